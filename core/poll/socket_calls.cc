@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <climits>
 #include <csignal>
-#include <utility>
 #include <vector>
 
 #include "core/base/no_cancellation.h"

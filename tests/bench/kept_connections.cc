@@ -100,12 +100,8 @@ void tell(const char* what, const Used& client, const Used& server, int connecti
 }
 
 int run(int connections) {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("bind");
-  if (::listen(listener, kBacklog) != 0) fail("listen");
-  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
+  sockaddr_in address;
+  const int listener = listen_anywhere(kBacklog, address);
   int result[2];
   if (::pipe(result) != 0) fail("pipe");
   const pid_t server = ::fork();

@@ -60,12 +60,8 @@ void send_file(int client) {
 }
 
 int listen_and_tell_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  if (::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("bind");
-  if (::listen(listener, kBacklog) != 0) fail("listen");
-  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) fail("getsockname");
+  sockaddr_in address;
+  const int listener = listen_anywhere(kBacklog, address);
   std::printf("%d\n", ntohs(address.sin_port));
   std::fflush(stdout);
   return listener;
