@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -105,6 +106,7 @@ int run_server() {
 /// number per second.
 int run_client(int port, int connections, int busy, double seconds) {
   std::vector<int> sockets;
+  sockets.reserve(static_cast<std::size_t>(std::max(connections, 0)));
   for (int i = 0; i < connections; ++i) sockets.push_back(connect_to(port));
   std::puts("connected");
   std::fflush(stdout);

@@ -117,12 +117,13 @@ void connect_often(int port, int connections, std::uint64_t bytes) {
 
 int run_client(int port, int connections, int threads, std::uint64_t bytes) {
   const auto begun = std::chrono::steady_clock::now();
+  const int each = connections / threads;
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(connect_often, port, connections / threads, bytes);
-  connect_often(port, connections / threads, bytes);
+  for (int i = 1; i < threads; ++i) others.emplace_back(connect_often, port, each, bytes);
+  connect_often(port, each, bytes);
   for (std::thread& one : others) one.join();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-  std::printf("%.0f\n", connections / threads * threads / took.count());
+  std::printf("%.0f\n", each * threads / took.count());
   return 0;
 }
 
