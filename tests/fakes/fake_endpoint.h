@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "core/base/ready_map.h"
 #include "core/base/unique_fd.h"
@@ -66,8 +67,9 @@ class FakeEndpoint final : public runtime::Endpoint, public runtime::Listable {
   void set_deadline(Nanos deadline) { deadline_ = deadline; }
   /// The endpoint has another doorbell from now on, which nobody has armed, as a connect that has found its listener.
   void change_doorbell() {
-    // The number of the old one must not serve again, or nobody could tell them apart.
-    const UniqueFd old = std::exchange(doorbell_, UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
+    // The old one stays open. Its number must not serve again: not for the new one, or nobody could tell them apart,
+    // nor for a file of another thread, which TSan would take for a race with the set that leaves the old one.
+    old_doorbells_.push_back(std::exchange(doorbell_, UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))));
     armed_.store(0);
     notify_watchers();
   }
@@ -158,6 +160,7 @@ class FakeEndpoint final : public runtime::Endpoint, public runtime::Listable {
   std::function<void()> armed_look_;
   std::uint32_t unheard_ = 0;
   UniqueFd doorbell_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  std::vector<UniqueFd> old_doorbells_;
   std::atomic<std::uint32_t> events_{0};
   std::atomic<std::uint32_t> armed_{0};  ///< 0, kArmed, or kListed and a place
   std::shared_ptr<ReadyMap> map_;
