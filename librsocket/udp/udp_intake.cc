@@ -277,12 +277,6 @@ void UdpIntake::open_door(int fd) {
 
 // -- receiving -------------------------------------------------------------------------------------
 
-Result<ssize_t> UdpIntake::take_of_backlog(msghdr& message, int flags) {
-  auto got = copy_out(backlog_.front(), message, flags, domain_);
-  if (got && (flags & MSG_PEEK) == 0) backlog_.pop();
-  return got;
-}
-
 Result<ssize_t> UdpIntake::take_of_kernel_alone(int fd, msghdr& message, int flags) {
   auto got = receive_by_kernel(fd, message, flags);
   if (got && (flags & MSG_PEEK) == 0) open_door(fd);
@@ -344,7 +338,10 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
 }
 
 Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_last_look) {
-  if (!backlog_.empty()) return take_of_backlog(message, flags);
+  if (!backlog_.empty()) {
+    auto got = backlog_.receive(message, flags, domain_);
+    if (got || got.error().code != EAGAIN) return got;
+  }
   if (!rings_) {
     must_look_ = false;
     return take_of_kernel_alone(fd, message, flags);
@@ -377,7 +374,7 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
 }
 
 Result<int> UdpIntake::unread_bytes(int fd) {
-  if (!backlog_.empty()) return static_cast<int>(backlog_.front().bytes.size());
+  if (!backlog_.empty()) return static_cast<int>(backlog_.next_bytes());
   if (rings_) look_at_door(fd, true);
   for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
     auto next = next_of_rings();
@@ -429,13 +426,6 @@ void UdpIntake::woken() {
 
 // -- the end ---------------------------------------------------------------------------------------
 
-void UdpIntake::keep(const SocketAddress& source, std::span<const std::byte> bytes) {
-  auto own = std::make_unique<std::byte[]>(bytes.size() + 1);
-  if (!bytes.empty()) std::memcpy(own.get(), bytes.data(), bytes.size());
-  const std::span<const std::byte> kept(own.get(), bytes.size());
-  backlog_.add({source, kept, {}, std::move(own)});
-}
-
 /// Keeps the kernel's next datagram, unless a ring's comes before. Returns false when the kernel's socket is empty.
 bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
   const auto seen = source_of_kernels_next(fd);
@@ -448,10 +438,13 @@ bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
   message.msg_iovlen = 1;
   const auto got = receive_without_control(fd, message, 0);
   if (!got) return false;
-  keep(source, room.first(static_cast<std::size_t>(*got)));
+  soft::SenderSocket sender;
   for (Ring& ring : rings_->rings()) {
-    if (ring.source == source) ++ring.from_kernel;
+    if (!(ring.source == source)) continue;
+    ++ring.from_kernel;
+    sender = ring.sender;
   }
+  backlog_.add(source, room.first(static_cast<std::size_t>(*got)), sender);
   return true;
 }
 
@@ -468,8 +461,9 @@ void UdpIntake::close_rings(int fd) {
   int of_kernel = 0;
   for (;;) {
     if (const auto next = next_of_rings()) {
-      keep(rings_->rings()[next->ring].source, next->datagram.payload);
-      rings_->rings()[next->ring].reader.pop();
+      Ring& ring = rings_->rings()[next->ring];
+      backlog_.add(ring.source, next->datagram.payload, ring.sender);
+      ring.reader.pop();
       continue;
     }
     if (!waits_for_kernel_) break;

@@ -14,7 +14,7 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/shm/datagrams/incoming_rings.h"
-#include "librsocket/datagram/arrivals.h"
+#include "librsocket/udp/backlog.h"
 
 namespace ringsock::rs {
 
@@ -28,7 +28,7 @@ namespace ringsock::rs {
 /// Threads: the caller's lock. `fd` is the kernel's socket.
 class UdpIntake {
  public:
-  explicit UdpIntake(int domain) : domain_(domain), backlog_(SIZE_MAX) {}
+  explicit UdpIntake(int domain) : domain_(domain) {}
 
   /// recvmsg(2), without waiting. Errors: EAGAIN; the kernel's.
   /// @param is_last_look  the caller does not come again soon: all places are looked at
@@ -84,8 +84,8 @@ class UdpIntake {
   void leave_rings(int fd);
   /// Drops all that waits, as close(2) does. Senders use the kernel.
   void close();
-  /// In a forked child: what waits is the parent's.
-  void forget() { backlog_.clear(); }
+  /// What waits when the rings have ended.
+  [[nodiscard]] Backlog& backlog() { return backlog_; }
 
   unsigned calls_in_kernel = 0;  ///< that are on their way in the kernel's socket; the caller counts their ends
 
@@ -102,7 +102,6 @@ class UdpIntake {
   Result<ssize_t> take_of_kernel(int fd, msghdr& message, int flags);
   Result<ssize_t> take_of_kernel_alone(int fd, msghdr& message, int flags);
   Result<ssize_t> take_of_ring(const Next& next, msghdr& message, int flags);
-  Result<ssize_t> take_of_backlog(msghdr& message, int flags);
   std::optional<Next> next_before(const SocketAddress& source);
   bool kernel_is_empty(int fd);
   void tell_new_rings();
@@ -113,7 +112,6 @@ class UdpIntake {
   bool look_at_door(int fd, bool at_once);
   Result<SocketAddress> source_of_kernels_next(int fd);
   void close_rings(int fd);
-  void keep(const SocketAddress& source, std::span<const std::byte> bytes);
   bool keep_one_of_kernel(int fd, std::span<std::byte> room);
 
   const int domain_;
@@ -139,7 +137,7 @@ class UdpIntake {
   std::uint64_t pause_at_door_ = 0;   ///< ticks()
   SocketAddress peer_;                ///< of connect(2), canonical
   std::unique_ptr<soft::IncomingRings> rings_;
-  Arrivals backlog_;
+  Backlog backlog_;
 };
 
 // recvmsg(2) for the kernel's socket, by recv(2) where that can do the same: it costs a tenth of a microsecond less.

@@ -232,7 +232,7 @@ void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
   if (!source || rings() >= kMostRings) return;
   const auto receiver = soft::find_receiver(*source, to.first, fd);
   if (!receiver) return;
-  auto ring = soft::OutgoingRing::open(*receiver, *source);
+  auto ring = soft::OutgoingRing::open(*receiver, {*source, fd});
   if (!ring) return;
   outlet.ring = *std::move(ring);
   outlet.source = *source;

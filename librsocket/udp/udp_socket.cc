@@ -392,7 +392,10 @@ void UdpSocket::descriptor_closed(int closed_fd) noexcept {
 /// This runs before the fork locks are taken. Both processes have the kernel's socket, and which of them is to read a
 /// datagram only the kernel decides.
 void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
-  become_kernels();
+  if (!become_kernels()) {
+    const std::lock_guard guard(receive_lock_);
+    intake_.backlog().share();
+  }
   locks.add_biased(0, send_lock_);
   locks.add_biased(1, receive_lock_);
   Endpoint::add_fork_locks(locks);
@@ -402,7 +405,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::parent) return;
   has_left_rings_.store(true);
-  if (side == ForkSide::child) return intake_.forget();
+  if (side == ForkSide::child) return intake_.backlog().forked();
   // Another thread of the parent may have been changing these.
   new (&send_lock_) BiasedMutex;
   new (&receive_lock_) BiasedMutex;
@@ -411,10 +414,26 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
   outlets_.leave_rings();
 }
 
-/// Another program that gets the descriptor reads from the kernel only.
+/// The kernel gets what waits, because another program that gets the descriptor reads from the kernel only.
+void UdpSocket::become_others() noexcept try {
+  leave_rings();
+  const std::lock_guard guard(receive_lock_);
+  intake_.backlog().give_to_kernel(fd());
+} catch (const std::bad_alloc&) {
+}
+
 void UdpSocket::before_exec() noexcept {
-  const int flags = ::fcntl(fd(), F_GETFD);
-  if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_rings();
+  {
+    const std::lock_guard guard(receive_lock_);
+    if (intake_.door() == nullptr && !intake_.has_backlog()) return;
+  }
+  bool is_kept = false;
+  runtime::fd_table().for_each([&](int number, const Endpoint& endpoint) {
+    if (&endpoint != this || is_kept) return;
+    const int flags = ::fcntl(number, F_GETFD);
+    is_kept = flags >= 0 && (flags & FD_CLOEXEC) == 0;
+  });
+  if (is_kept) become_others();
 }
 
 }  // namespace ringsock::rs

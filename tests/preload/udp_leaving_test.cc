@@ -71,8 +71,7 @@ TEST(UdpLeaving, ForASharedPort) {
 
 TEST(UdpLeaving, ForAForkedChild) {
   leaves_with([](const UdpPair& pair) {
-    ASSERT_EQ(
-        status_of_child(spawn([&] { return pair.bob.receive(MSG_DONTWAIT | MSG_PEEK) != "one" || !has_rings(); })), 0);
+    ASSERT_EQ(status_of_child(spawn([&] { return pair.bob.receive(MSG_DONTWAIT | MSG_PEEK) == "one"; })), 0);
   });
 }
 
@@ -318,6 +317,105 @@ TEST(UdpProcesses, AReceiverThatIsKilledIsNoticed) {
     ::usleep(2000);
   }
   EXPECT_TRUE(is_refused);
+}
+
+/// Two datagrams wait for Bob, in a ring where there are any.
+void let_two_wait(const UdpPair& pair) {
+  pair.alice.send_to(pair.bob, "one");
+  pair.alice.send_to(pair.bob, "two");
+  EXPECT_EQ(pair.bob.kernel_has_one(), !has_rings());
+}
+
+TEST(UdpProcesses, AChildHasWhatWaitsWhenItsParentClosesTheSocket) {
+  UdpPair pair;
+  let_two_wait(pair);
+  std::array<int, 2> closed{};
+  ASSERT_EQ(::pipe(closed.data()), 0);
+  const pid_t child = spawn([&] {
+    char byte = 0;
+    if (::read(closed[0], &byte, 1) != 1) return false;
+    if (!pair.bob.is_readable() || pair.bob.receive() != "one" || pair.bob.receive() != "two") return false;
+    return !pair.bob.is_readable() && pair.bob.receive() == "three";
+  });
+  const sockaddr_in name = pair.bob.name();
+  pair.bob.close();
+  ASSERT_EQ(::write(closed[1], "", 1), 1);
+  ::usleep(20'000);
+  pair.alice.send_to(name, "three");
+  EXPECT_EQ(status_of_child(child), 0);
+  for (const int end : closed) ::close(end);
+}
+
+TEST(UdpProcesses, AProcessThatIsPassedTheDescriptorGetsWhatWaits) {
+  UdpPair pair;
+  let_two_wait(pair);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  const pid_t stranger = ::fork();
+  if (stranger == 0) {
+    pair.bob.close();
+    ::close(ends[0]);
+    const Udp bob(support::receive_descriptor(ends[1]));
+    const auto [text, port] = bob.receive_from();
+    ::_exit(text == "one" && port == pair.alice.port() && bob.receive() == "two" && !bob.is_readable() ? 0 : 1);
+  }
+  ASSERT_TRUE(support::send_descriptor(ends[0], pair.bob));
+  pair.bob.close();
+  EXPECT_EQ(status_of_child(stranger), 0);
+  for (const int end : ends) ::close(end);
+}
+
+TEST(UdpProcesses, AProgramThatIsExecutedGetsWhatWaits) {
+  for (const int flags : {0, FD_CLOEXEC}) {
+    UdpPair pair;
+    let_two_wait(pair);
+    ASSERT_EQ(::fcntl(pair.bob, F_SETFD, flags), 0);
+    std::array<int, 2> heard{};
+    ASSERT_EQ(::pipe2(heard.data(), O_CLOEXEC), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(pair.bob, STDIN_FILENO);
+      ::dup2(heard[1], STDOUT_FILENO);
+      ::execlp("dd", "dd", "bs=100", "count=2", "status=none", nullptr);
+      ::_exit(1);
+    }
+    pair.bob.close();
+    EXPECT_EQ(status_of_child(child), 0);
+    std::array<char, 16> text{};
+    EXPECT_EQ(::read(heard[0], text.data(), text.size()), 6);
+    EXPECT_STREQ(text.data(), "onetwo");
+    for (const int end : heard) ::close(end);
+  }
+}
+
+TEST(UdpProcesses, ParentChildAndGrandchildShareWhatWaits) {
+  constexpr int kDatagrams = 200;
+  const UdpPair pair;
+  for (int i = 0; i < kDatagrams; ++i) pair.alice.send_to(pair.bob, std::to_string(i));
+  std::array<int, 2> heard{};
+  ASSERT_EQ(::pipe(heard.data()), 0);
+  const auto tell_all = [&] {
+    for (std::string text = pair.bob.receive(MSG_DONTWAIT); text != kAgain; text = pair.bob.receive(MSG_DONTWAIT)) {
+      const int number = std::stoi(text);
+      if (::write(heard[1], &number, sizeof number) != sizeof number) return false;
+    }
+    return true;
+  };
+  const pid_t child = spawn([&] {
+    const pid_t grandchild = spawn(tell_all);
+    return tell_all() && status_of_child(grandchild) == 0;
+  });
+  EXPECT_TRUE(tell_all());
+  EXPECT_EQ(status_of_child(child), 0);
+  EXPECT_FALSE(pair.bob.is_readable());
+  std::vector<int> times(kDatagrams);
+  for (int i = 0; i < kDatagrams; ++i) {
+    int number = -1;
+    ASSERT_EQ(::read(heard[0], &number, sizeof number), static_cast<ssize_t>(sizeof number));
+    ++times.at(static_cast<std::size_t>(number));
+  }
+  EXPECT_EQ(times, std::vector<int>(kDatagrams, 1));
+  for (const int end : heard) ::close(end);
 }
 
 TEST(UdpProcesses, AChildGoesOnWithItsParentsSocket) {

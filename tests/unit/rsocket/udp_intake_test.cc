@@ -24,7 +24,7 @@ struct Sender : UdpEnd {
               static_cast<ssize_t>(text.size()));
   }
   void knock_at(const UdpEnd& to) {
-    auto opened = OutgoingRing::open({::geteuid(), to.cookie}, name);
+    auto opened = OutgoingRing::open({::geteuid(), to.cookie}, {name, fd.get()});
     ASSERT_TRUE(opened);
     ring = *std::move(opened);
   }
@@ -97,7 +97,7 @@ TEST(UdpIntake, HasNoDoorForASingleQuestion) {
   Bob bob;
   alice.send(bob, "a question");
   EXPECT_EQ(bob.take(), "a question");
-  EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, alice.name).error().code, ECONNREFUSED);
+  EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, {alice.name, alice.fd.get()}).error().code, ECONNREFUSED);
 }
 
 /// Bob may have taken the datagram that Carol is sending before she has counted it: he would wait for it in vain.

@@ -16,18 +16,19 @@ std::vector<std::byte> bytes_of(const Knock& knock) {
   return out;
 }
 
-TEST(Knock, TellsTheSendersName) {
+TEST(Knock, TellsTheSendersNameAndDescriptor) {
   const SocketAddress v4 = SocketAddress::v4(0x0a000001, 4711);
   const SocketAddress v6 = SocketAddress::v6(in6addr_loopback, 65535);
   for (const SocketAddress& name : {v4, v6}) {
-    const auto parsed = parse_knock(bytes_of(make_knock(name)));
+    const auto parsed = parse_knock(bytes_of(make_knock({name, 17})));
     ASSERT_TRUE(parsed);
-    EXPECT_EQ(*parsed, name);
+    EXPECT_EQ(parsed->source, name);
+    EXPECT_EQ(parsed->descriptor, 17);
   }
 }
 
 TEST(Knock, IsRefusedWithAnotherLength) {
-  std::vector<std::byte> bytes = bytes_of(make_knock(SocketAddress::v4(1, 1)));
+  std::vector<std::byte> bytes = bytes_of(make_knock({SocketAddress::v4(1, 1), 3}));
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, bytes.size() - 1}) {
     EXPECT_EQ(parse_knock(std::span(bytes).first(length)).error().code, EPROTO);
   }
@@ -36,7 +37,7 @@ TEST(Knock, IsRefusedWithAnotherLength) {
 }
 
 TEST(Knock, IsRefusedWithValuesOutOfRange) {
-  const Knock good = make_knock(SocketAddress::v4(1, 1));
+  const Knock good = make_knock({SocketAddress::v4(1, 1), 3});
   Knock other = good;
   other.version = kKnockVersion + 1;
   EXPECT_EQ(parse_knock(bytes_of(other)).error().code, ENOTSUP);
@@ -55,7 +56,7 @@ TEST(Knock, OfRandomBytesIsAnAddressOrAnError) {
     for (std::byte& one : bytes) one = static_cast<std::byte>(random());
     if (i % 2 == 0) std::memcpy(bytes.data(), &kKnockVersion, sizeof kKnockVersion);
     const auto parsed = parse_knock(bytes);
-    EXPECT_TRUE(!parsed || parsed->port() != 0);
+    EXPECT_TRUE(!parsed || parsed->source.port() != 0);
   }
 }
 

@@ -93,13 +93,14 @@ void send_packet(const UniqueFd& link, const void* bytes, std::size_t length, in
 TEST(DatagramRings, AreReadOnceTheReceiverLooks) {
   const UdpEnd alice;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   EXPECT_EQ(put(**ring, "early"), OutgoingRing::Put::early);
   EXPECT_TRUE(bob.is_woken());
   take_in(bob, **ring);
   ASSERT_EQ(bob.rings->rings().size(), 1U);
   EXPECT_EQ(bob.rings->rings()[0].source, alice.name);
+  EXPECT_EQ(bob.rings->rings()[0].sender, (SenderSocket{::getpid(), alice.fd.get()}));
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
   EXPECT_EQ(put(**ring, ""), OutgoingRing::Put::done);
   EXPECT_EQ(bob.take(), "one");
@@ -110,7 +111,7 @@ TEST(DatagramRings, AreReadOnceTheReceiverLooks) {
 TEST(DatagramRings, LeaveItToTheKernelToWakeASleeper) {
   const UdpEnd alice;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(bob, **ring);
   bob.rings->arm();
@@ -123,10 +124,10 @@ TEST(DatagramRings, LeaveItToTheKernelToWakeASleeper) {
 TEST(DatagramRings, AreUsedByAllSendersOnceOneHasWokenTheSleeper) {
   const UdpEnd alice, carol;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(bob, **ring);
-  const auto carols = OutgoingRing::open(bob.socket(), carol.name);
+  const auto carols = OutgoingRing::open(bob.socket(), {carol.name, carol.fd.get()});
   ASSERT_TRUE(carols);
   take_in(bob, **carols);
   bob.rings->arm();
@@ -140,7 +141,7 @@ TEST(DatagramRings, AreUsedByAllSendersOnceOneHasWokenTheSleeper) {
 TEST(DatagramRings, TryAgainToWakeASleeperWhereTheKernelDidNot) {
   const UdpEnd alice;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(bob, **ring);
   bob.rings->arm();
@@ -168,7 +169,7 @@ TEST(DatagramRings, KeepWhatASenderLeavesBehind) {
   Bob bob;
   {
     const UdpEnd alice;
-    const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+    const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
     ASSERT_TRUE(ring);
     take_in(bob, **ring);
     EXPECT_EQ(put(**ring, "the last"), OutgoingRing::Put::done);
@@ -181,7 +182,7 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
   Bob bob;
   OtherProcess alice(::geteuid(), [&bob](Channel channel) {
     const UdpEnd end;
-    const auto ring = OutgoingRing::open(bob.socket(), end.name);
+    const auto ring = OutgoingRing::open(bob.socket(), {end.name, end.fd.get()});
     channel.tell(1);
     if (!ring || !channel.hear()) return 1;
     static_cast<void>(put(**ring, "by the kernel"));
@@ -205,7 +206,7 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
 TEST(DatagramRings, TellTheSenderThatTheReceiverHasGone) {
   const UdpEnd alice;
   auto bob = std::make_unique<Bob>();
-  const auto ring = OutgoingRing::open(bob->socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob->socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(*bob, **ring);
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
@@ -217,7 +218,7 @@ TEST(DatagramRings, TellTheSenderThatTheReceiverHasGone) {
 TEST(DatagramRings, AreFullOneDatagramAfterTheOther) {
   const UdpEnd alice;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(bob, **ring);
   const std::string large(kMaxRingDatagram, 'x');
@@ -265,19 +266,19 @@ TEST(DatagramRings, TellWhatTheReceiverDidNotTake) {
 
 TEST(DatagramRings, NeedADoor) {
   const UdpEnd alice, bob;
-  EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, alice.name).error().code, ECONNREFUSED);
+  EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, {alice.name, alice.fd.get()}).error().code, ECONNREFUSED);
 }
 
 TEST(DatagramRings, NobodyKnocksAtADoorThatIsShut) {
   const UdpEnd alice, carol;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   bob.rings->shut_door();
   bob.look();
   EXPECT_EQ(put(**ring, "still in"), OutgoingRing::Put::done);
   EXPECT_EQ(bob.take(), "still in");
-  EXPECT_EQ(OutgoingRing::open(bob.socket(), carol.name).error().code, ECONNREFUSED);
+  EXPECT_EQ(OutgoingRing::open(bob.socket(), {carol.name, carol.fd.get()}).error().code, ECONNREFUSED);
 }
 
 TEST(DatagramRings, OneSocketHasOneDoor) {
@@ -290,12 +291,12 @@ TEST(DatagramRings, WithManySendersTheLastOnesAreTurnedAway) {
   const UdpEnd alice;
   std::vector<std::unique_ptr<OutgoingRing>> rings;
   for (std::size_t i = 0; i < IncomingRings::kMost; ++i) {
-    auto ring = OutgoingRing::open(bob.socket(), alice.name);
+    auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
     if (!ring) GTEST_SKIP() << "too few descriptors";
     rings.push_back(*std::move(ring));
     bob.look();
   }
-  const auto late = OutgoingRing::open(bob.socket(), alice.name);
+  const auto late = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(late);
   bob.look();
   EXPECT_EQ(put(**late, "late"), OutgoingRing::Put::gone);
@@ -315,7 +316,7 @@ TEST(DatagramStrangers, TheDoorOfAnotherUserIsNotTrusted) {
     return 0;
   });
   ASSERT_EQ(impostor.channel().hear(), 1U);
-  EXPECT_EQ(OutgoingRing::open({0, bob.cookie}, alice.name).error().code, EACCES);
+  EXPECT_EQ(OutgoingRing::open({0, bob.cookie}, {alice.name, alice.fd.get()}).error().code, EACCES);
 }
 
 TEST(DatagramStrangers, AnotherUserDoesNotGetIn) {
@@ -324,7 +325,7 @@ TEST(DatagramStrangers, AnotherUserDoesNotGetIn) {
   OtherProcess stranger(kBob, [&bob](Channel channel) {
     const UniqueFd link = reach(bob);
     const auto memory = make_segment(kUdSegmentBytes);
-    const Knock knock = make_knock(SocketAddress::v4(INADDR_LOOPBACK, 53));
+    const Knock knock = make_knock({SocketAddress::v4(INADDR_LOOPBACK, 53), -1});
     send_packet(link, &knock, sizeof knock, memory->memfd.get());
     channel.tell(1);
     static_cast<void>(channel.hear());
@@ -340,10 +341,10 @@ TEST(DatagramStrangers, AnotherUserDoesNotGetIn) {
 TEST(DatagramStrangers, NonsenseEndsOneLinkOnly) {
   const UdpEnd alice;
   Bob bob;
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(bob, **ring);
-  const Knock knock = make_knock(alice.name);
+  const Knock knock = make_knock({alice.name, alice.fd.get()});
   const auto memory = make_segment(kUdSegmentBytes);
   const auto small = make_segment(kPageBytes);
   const auto large = make_segment(2 * kUdSegmentBytes);
@@ -374,7 +375,7 @@ TEST(DatagramStrangers, ASilentLinkWaitsForItsFirstPacket) {
   const UdpEnd alice;
   const UniqueFd link = reach(bob);
   EXPECT_EQ(bob.look(), IncomingRings::Found::nothing);
-  const Knock knock = make_knock(alice.name);
+  const Knock knock = make_knock({alice.name, alice.fd.get()});
   const auto memory = make_segment(kUdSegmentBytes);
   send_packet(link, &knock, sizeof knock, memory->memfd.get());
   EXPECT_EQ(bob.look(), IncomingRings::Found::new_rings);
@@ -391,7 +392,7 @@ TEST(DatagramStrangers, ManySilentLinksKeepNobodyOut) {
   }
   links.clear();
   bob.look();
-  const auto ring = OutgoingRing::open(bob.socket(), alice.name);
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
   ASSERT_TRUE(ring);
   take_in(bob, **ring);
   EXPECT_EQ(put(**ring, "one"), OutgoingRing::Put::done);
@@ -402,7 +403,7 @@ TEST(DatagramStrangers, ASenderThatWritesNonsenseIsRemoved) {
   Bob bob;
   const UdpEnd alice;
   const UniqueFd link = reach(bob);
-  const Knock knock = make_knock(alice.name);
+  const Knock knock = make_knock({alice.name, alice.fd.get()});
   const auto memory = make_segment(kUdSegmentBytes);
   send_packet(link, &knock, sizeof knock, memory->memfd.get());
   ASSERT_EQ(bob.look(), IncomingRings::Found::new_rings);

@@ -38,8 +38,8 @@ Result<IncomingRings::Ring> read_knock(int link) {
   const ssize_t got = ::recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return Error::last("datagrams: knock");
   PassedFd memory = passed_with(message);
-  const auto source = parse_knock(std::span(bytes).first(static_cast<std::size_t>(got)));
-  if (!source) return source.error();
+  const auto sender = parse_knock(std::span(bytes).first(static_cast<std::size_t>(got)));
+  if (!sender) return sender.error();
   struct stat status {};
   if (!memory || ::fstat(memory.get(), &status) != 0) return Error{EPROTO, "knock: memory"};
   const MemoryName name{status.st_dev, status.st_ino, 0, 0};
@@ -47,7 +47,12 @@ Result<IncomingRings::Ring> read_knock(int link) {
   auto segment = map_peer_segment(std::move(memory).take(), name, kUdSegmentBytes);
   if (!segment) return segment.error();
   if ((*segment)->bytes() != kUdSegmentBytes) return Error{EPROTO, "knock: size"};
-  return IncomingRings::Ring{UniqueFd(), UdRingReader(*std::move(segment)), canonical_address(*source)};
+  const auto process = identify_peer(link);
+  if (!process) return process.error();
+  return IncomingRings::Ring{UniqueFd(),
+                             UdRingReader(*std::move(segment)),
+                             canonical_address(sender->source),
+                             {process->pid, sender->descriptor}};
 }
 
 /// Returns whether the process that has knocked is of our own user. What it has passed is not touched before.

@@ -10,6 +10,7 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/base/unique_fd.h"
+#include "core/device/shm/datagrams/sender_socket.h"
 #include "core/device/shm/queue/ud_ring.h"
 
 namespace ringsock::soft {
@@ -25,6 +26,7 @@ class IncomingRings {
     UniqueFd link;  ///< the sender's; end of file once it has ended
     UdRingReader reader;
     SocketAddress source;  ///< canonical
+    SenderSocket sender;
     // For the caller (OutgoingRing::put(), `after_kernel`):
     bool is_known = false;          ///< the sender may use the ring: the caller has called tell_known()
     bool is_counted = false;        ///< from_kernel is what the sender has told, and it was not sending meanwhile

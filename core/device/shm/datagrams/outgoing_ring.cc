@@ -33,8 +33,8 @@ Result<UniqueFd> reach_door(const KernelSocket& receiver) {
 }
 
 /// Presents the sender, and passes the memory.
-Status knock(int link, const SocketAddress& source, int memory) {
-  Knock knock = make_knock(source);
+Status knock(int link, const KnockingSender& sender, int memory) {
+  Knock knock = make_knock(sender);
   iovec part{&knock, sizeof knock};
   msghdr message{};
   message.msg_iov = &part;
@@ -53,12 +53,12 @@ Result<KernelSocket> find_receiver(const SocketAddress& source, const SocketAddr
   return receiver;
 }
 
-Result<std::unique_ptr<OutgoingRing>> OutgoingRing::open(const KernelSocket& receiver, const SocketAddress& source) {
+Result<std::unique_ptr<OutgoingRing>> OutgoingRing::open(const KernelSocket& receiver, const KnockingSender& sender) {
   auto link = reach_door(receiver);
   if (!link) return link.error();
   auto segment = make_segment(kUdSegmentBytes);
   if (!segment) return segment.error();
-  if (Status known = knock(link->get(), source, segment->memfd.get()); !known) return known.error();
+  if (Status known = knock(link->get(), sender, segment->memfd.get()); !known) return known.error();
   return std::unique_ptr<OutgoingRing>(new OutgoingRing(receiver, *std::move(link), std::move(segment->mapping)));
 }
 

@@ -11,6 +11,7 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/base/unique_fd.h"
+#include "core/device/shm/datagrams/knock.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/queue/ud_ring.h"
 
@@ -33,8 +34,8 @@ class OutgoingRing {
   /// receiver looks. Errors: ECONNREFUSED the socket has no door, EAGAIN too many knock, EACCES the door belongs to
   /// another user or PID namespace; those of make_segment() and sendmsg(2).
   /// @param receiver  of find_receiver()
-  /// @param source    ours, as the receiver is to see it
-  static Result<std::unique_ptr<OutgoingRing>> open(const KernelSocket& receiver, const SocketAddress& source);
+  /// @param sender    we, as the receiver is to see us
+  static Result<std::unique_ptr<OutgoingRing>> open(const KernelSocket& receiver, const KnockingSender& sender);
   OutgoingRing(const OutgoingRing&) = delete;
   OutgoingRing& operator=(const OutgoingRing&) = delete;
   /// What was put can still be read.
