@@ -48,13 +48,10 @@ bool MessageSender::send_at_once(const void* data, std::size_t length) {
   if (core_.is_suspended() || core_.overflow.in_use()) [[unlikely]]
     return false;
   if (length - 1 >= std::min({window_.room(), kPieceBytes, max_inline_}) || !requests_.has_room()) return false;
-  ibv_sge piece{address_of(data), static_cast<std::uint32_t>(length), 0};
-  ibv_send_wr request{};
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.send_flags = IBV_SEND_INLINE;
-  address(request, static_cast<std::uint32_t>(length));
-  if (requests_.post_data(request, 0, false)) [[likely]]
+  const auto bytes = static_cast<std::uint32_t>(length);
+  const auto to = window_.take(bytes);
+  const auto word = word_in_network_order({wire::RsOpcode::data, bytes});
+  if (requests_.post_inline(core_.device.rc(), {data, bytes, to.key, to.addr, word})) [[likely]]
     return true;
   note_not_posted(length);
   return false;

@@ -75,6 +75,20 @@ Status SendRequests::post_in_control_slot(ibv_send_wr& request, unsigned slot) {
 }
 
 /// Fact sheet 2.5: the payload by WRITE, then the word by SEND, in the byte order of this host.
+int SendRequests::post_inline_as_request(const verbs::InlineWrite& write) {
+  ibv_sge piece{address_of(write.data), write.length, 0};
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.send_flags = IBV_SEND_INLINE;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.imm_data = write.immediate;
+  request.wr.rdma.remote_addr = write.remote_address;
+  request.wr.rdma.rkey = write.rkey;
+  ask_for_completion(request, 0, false);
+  return post_as_message(request);
+}
+
 int SendRequests::post_as_write_and_send(ibv_send_wr& request) {
   std::uint32_t word = std::bit_cast<wire::Be32>(request.imm_data).host();
   ibv_sge word_piece{address_of(&word), sizeof word, 0};

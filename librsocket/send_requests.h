@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -51,6 +52,8 @@ class alignas(64) SendRequests {
   /// failed, or the peer was found to have gone (is_unheard()).
   /// @param ring_bytes  the request's bytes of the ring
   bool post_data(ibv_send_wr& request, std::uint32_t ring_bytes, bool signalled);
+  /// Does the same for bytes that travel inline, for less where the device can carry that out at once.
+  bool post_inline(verbs::RcExtensions& rc, const verbs::InlineWrite& write);
   /// Returns the number of data requests so far, which wraps. Threads: any.
   [[nodiscard]] std::uint32_t posted() const { return posted_.load(std::memory_order_relaxed); }
   /// Returns whether some of the first `count` data requests are under way, and can still be finished. Threads: any.
@@ -115,6 +118,9 @@ class alignas(64) SendRequests {
   }
   /// Makes the data request signalled, when it is time or if `always`. Its wr_id tells what it retires.
   void ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
+  void count_posted() { posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  bool was_data_posted(int error);
+  int post_inline_as_request(const verbs::InlineWrite& write);
   /// Posts the request in the form that the device uses for messages. Returns false when the connection has failed.
   bool post(ibv_send_wr& request);
   /// Does the same. Returns the error.
@@ -179,8 +185,11 @@ inline void SendRequests::ask_for_completion(ibv_send_wr& request, std::uint32_t
 [[gnu::always_inline]] inline bool SendRequests::post_data(ibv_send_wr& request, std::uint32_t ring_bytes,
                                                            bool signalled) {
   ask_for_completion(request, ring_bytes, signalled);
-  posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  const int error = post_as_message(request);
+  count_posted();
+  return was_data_posted(post_as_message(request));
+}
+
+inline bool SendRequests::was_data_posted(int error) {
   if (error == 0) [[likely]]
     return true;
   if (error == verbs::kPostedUnheard) {
@@ -188,6 +197,18 @@ inline void SendRequests::ask_for_completion(ibv_send_wr& request, std::uint32_t
     return false;
   }
   return was_posted(error);
+}
+
+[[gnu::always_inline]] inline bool SendRequests::post_inline(verbs::RcExtensions& rc, const verbs::InlineWrite& write) {
+  count_posted();
+  int error = EAGAIN;
+  if (unsignalled_ + 1 < signal_every_) [[likely]] {
+    error = rc.write_at_once(*qp_, write);
+    if (error != EAGAIN) ++unsignalled_;
+  }
+  if (error == EAGAIN) [[unlikely]]
+    error = post_inline_as_request(write);
+  return was_data_posted(error);
 }
 
 inline void SendRequests::finish(std::uint64_t id) {

@@ -36,6 +36,15 @@ struct SparseMemory {
   std::size_t used;  ///< bytes from the start that may have been written by this connection
 };
 
+/// An RDMA write with immediate, of bytes that the call copies.
+struct InlineWrite {
+  const void* data;
+  std::uint32_t length;  ///< not 0
+  std::uint32_t rkey;
+  std::uint64_t remote_address;
+  std::uint32_t immediate;  ///< in network order
+};
+
 /// The functions of a device on RC queue pairs whose peer is a process of this host: arrival stamps, ready maps, the
 /// peer's memory, saving. A device overrides what it has; the functions here answer for a device that has nothing of
 /// it. Threads: every function may be called from any thread, except save() and restore().
@@ -43,6 +52,10 @@ class RcExtensions {
  public:
   virtual ~RcExtensions() = default;
 
+  /// Carries out a request as ibv_post_send(3) does IBV_WR_RDMA_WRITE_WITH_IMM with IBV_SEND_INLINE and without
+  /// IBV_SEND_SIGNALED, for a third of what that costs. Returns 0, kPostedUnheard, or EAGAIN when the request was not
+  /// begun: it must be posted.
+  virtual int write_at_once(ibv_qp& /*qp*/, const InlineWrite& /*write*/) { return EAGAIN; }
   /// Posts `count` receives without elements, all with this wr_id, as ibv_post_recv(3) does with a list of them, but at
   /// the cost of one. Returns ibv_post_recv(3)'s error, with as many posted as find room; EOPNOTSUPP, and none was
   /// posted, where the device knows lists only.

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "tests/fakes/fake_queue_pair.h"
 
@@ -63,6 +66,63 @@ TEST(SendRequests, SignalsSoOftenThatDataNeverStopsForGood) {
   EXPECT_TRUE(queue.sends.has_room());
   EXPECT_FALSE(queue.sends.has_under_way(queue.sends.posted()));
   EXPECT_EQ(queue.sends.posted(), kForData);
+}
+
+/// A device that carries small messages out by the call.
+class AtOnce : public verbs::RcExtensions {
+ public:
+  int write_at_once(ibv_qp& /*qp*/, const verbs::InlineWrite& write) override {
+    if (answer == 0) written.emplace_back(static_cast<const char*>(write.data), write.length);
+    return answer;
+  }
+  int answer = 0;
+  std::vector<std::string> written;
+};
+
+constexpr std::uint32_t kWord = 0x1234;
+const verbs::InlineWrite kHello{"hello", 5, 7, 4096, kWord};
+
+TEST(SendRequests, WhatIsCarriedOutAtOnceIsSignalledAsOftenAsOtherRequests) {
+  Queue plain, queue;
+  AtOnce device;
+  for (int message = 0; message < kForData; ++message) {
+    ASSERT_TRUE(plain.post());
+    ASSERT_TRUE(queue.sends.has_room());
+    ASSERT_TRUE(queue.sends.post_inline(device, kHello));
+  }
+  const auto is_signalled = [](const fakes::PostedSend& one) { return (one.flags & IBV_SEND_SIGNALED) != 0; };
+  const auto signalled = std::count_if(plain.pair.sent.begin(), plain.pair.sent.end(), is_signalled);
+  EXPECT_EQ(static_cast<long>(queue.pair.sent.size()), signalled) << "only those are posted";
+  EXPECT_EQ(device.written, std::vector<std::string>(static_cast<std::size_t>(kForData - signalled), "hello"));
+  EXPECT_FALSE(queue.sends.has_room());
+  queue.complete_all();
+  EXPECT_TRUE(queue.sends.has_room());
+  EXPECT_FALSE(queue.sends.has_under_way(queue.sends.posted()));
+}
+
+TEST(SendRequests, WhatTheDeviceDoesNotBeginIsPosted) {
+  Queue queue;
+  AtOnce device;
+  device.answer = EAGAIN;
+  ASSERT_TRUE(queue.sends.post_inline(device, kHello));
+  ASSERT_EQ(queue.pair.sent.size(), 1U);
+  const fakes::PostedSend& posted = queue.pair.sent.front();
+  EXPECT_EQ(posted.opcode, IBV_WR_RDMA_WRITE_WITH_IMM);
+  EXPECT_EQ(posted.flags, static_cast<unsigned>(IBV_SEND_INLINE));
+  EXPECT_EQ(posted.payload, "hello");
+  EXPECT_EQ(posted.address, 4096U);
+  EXPECT_EQ(posted.key, 7U);
+  EXPECT_EQ(posted.immediate, kWord);
+  EXPECT_EQ(queue.sends.posted(), 1U);
+}
+
+TEST(SendRequests, AMessageThatNobodyHearsIsToldOf) {
+  Queue queue;
+  AtOnce device;
+  device.answer = verbs::kPostedUnheard;
+  EXPECT_FALSE(queue.sends.post_inline(device, kHello));
+  EXPECT_TRUE(queue.sends.take_unheard());
+  EXPECT_EQ(queue.ends.failure(), 0);
 }
 
 TEST(SendRequests, ControlMessagesFindNoSlotUntilOneIsFinished) {

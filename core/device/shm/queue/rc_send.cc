@@ -1,4 +1,6 @@
 // The send side of an RC queue pair: posting, and carrying out SEND and WRITE.
+#include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -99,6 +101,19 @@ Step SendSteps::write(const ibv_send_wr& wr, SendProgress& progress) {
       return Step::unheard;
   }
   return Step::done;
+}
+
+int SendSteps::write_at_once(const verbs::InlineWrite& write) {
+  if (!outbox_.has_receive() || !outbox_.has_entry()) [[unlikely]]
+    return EAGAIN;
+  const PeerRegions::Target target =
+      regions_.find(write.rkey, write.remote_address, write.length, IBV_ACCESS_REMOTE_WRITE);
+  if (target.kind != PeerRegions::Target::Kind::arena) [[unlikely]]
+    return EAGAIN;
+  std::memcpy(target.memory, write.data, write.length);
+  outbox_.use_receive();
+  const bool is_heard = outbox_.put(EntryType::write_imm, kEntryHasImm, write.immediate, write.length);
+  return is_heard ? 0 : verbs::kPostedUnheard;
 }
 
 Step SendSteps::send(const ibv_send_wr& wr, SendProgress& progress) {
@@ -209,7 +224,13 @@ void SendQueue::complete(const ibv_send_wr& wr, ibv_wc_status status) {
   queue_pair_.send_queue().push(wc);
 }
 
-// Here, so that the steps of a send are inlined.
+// These are here, so that the steps of a send are inlined.
+
+int ReliableQueuePair::write_at_once(const verbs::InlineWrite& write) {
+  const std::lock_guard guard(send_lock_);
+  return sends_.write_at_once(write);
+}
+
 int ReliableQueuePair::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
   const std::lock_guard guard(send_lock_);
   for (; wr != nullptr; wr = wr->next) {

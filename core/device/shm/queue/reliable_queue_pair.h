@@ -68,6 +68,7 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   [[nodiscard]] PeerProcess peer_process();
   [[nodiscard]] Arming& arming() { return arming_; }
   std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
+  int write_at_once(const verbs::InlineWrite& write);
   [[nodiscard]] bool has_sent_all();
   [[nodiscard]] ConnectionMemory& memory() { return memory_; }
   /// verbs::RcExtensions::add_hot_lines(), without those of the receive queue.

@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -39,6 +40,10 @@ class SendQueue {
 
   /// Returns 0 or an errno value.
   int post(const ibv_send_wr& wr);
+  /// verbs::RcExtensions::write_at_once().
+  int write_at_once(const verbs::InlineWrite& write) {
+    return direct_ && !signal_all_ ? steps_.write_at_once(write) : EAGAIN;
+  }
   [[nodiscard]] bool has_queued() const { return has_queued_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool is_empty() const { return queued() == 0; }
   /// Returns whether the next send may be carried out at once: connected, and nothing is queued.

@@ -11,6 +11,7 @@
 #include "core/device/shm/queue/outbox.h"
 #include "core/device/shm/queue/peer_regions.h"
 #include "core/device/shm/queue/rc_attributes.h"
+#include "core/verbs/rc_extensions.h"
 
 namespace ringsock::soft {
 
@@ -45,6 +46,8 @@ class SendSteps {
   static bool is_supported(const ibv_send_wr& wr);
   /// Begins the request, or goes on with it where the last call had to stop.
   Step execute(const ibv_send_wr& wr, SendProgress& progress);
+  /// verbs::RcExtensions::write_at_once(), when nothing is queued.
+  int write_at_once(const verbs::InlineWrite& write);
 
  private:
   static Step fail(SendProgress& progress, ibv_wc_status status);

@@ -16,6 +16,10 @@ ReliableQueuePair& ours(ibv_qp& qp) { return static_cast<ReliableQueuePair&>(sta
 
 }  // namespace
 
+int SoftRcExtensions::write_at_once(ibv_qp& qp, const verbs::InlineWrite& write) {
+  return qp.qp_type == IBV_QPT_RC ? ours(qp).write_at_once(write) : EAGAIN;
+}
+
 int SoftRcExtensions::post_counted(ibv_qp& qp, std::uint64_t wr_id, std::uint32_t count) {
   return qp.qp_type == IBV_QPT_RC ? ours(qp).receiver().post_counted(wr_id, count) : EOPNOTSUPP;
 }
