@@ -48,8 +48,9 @@ std::optional<KernelReason> Connecting::reason_for_kernel(const sockaddr* addres
   const auto destination = SocketAddress::from(address, length);
   if (!destination || destination->family() != socket_.domain_ || destination->port() == 0) return KernelReason::other;
   if (!socket_.maker_.permits(socket_.domain_, *destination, config::VmaRole::tcp_client)) return KernelReason::rule;
-  if (destination->is_loopback() && is_loopback_down(socket_.descriptor())) return KernelReason::other;
   destination_ = *destination;
+  if (are_still_kernels()) return KernelReason::short_lived;
+  if (destination->is_loopback() && is_loopback_down(socket_.descriptor())) return KernelReason::other;
   if (const auto why_not = socket_.way_->why_not_to(destination->unmapped(), socket_.mover_ != nullptr)) return why_not;
   if (is_short_and_kernels()) return KernelReason::short_lived;
   return std::nullopt;
@@ -57,9 +58,18 @@ std::optional<KernelReason> Connecting::reason_for_kernel(const sockaddr* addres
   return KernelReason::full;
 }
 
-bool Connecting::is_short_and_kernels() noexcept {
-  ShortConnections* const known = socket_.maker_.short_connections();
-  return known != nullptr && !socket_.mover_ && known->is_kernels(destination_, socket_.descriptor(), monotonic_now());
+ShortConnections* Connecting::short_connections() const {
+  return socket_.mover_ ? nullptr : socket_.maker_.short_connections();
+}
+
+bool Connecting::are_still_kernels() const noexcept {
+  ShortConnections* const known = short_connections();
+  return known != nullptr && known->are_still_kernels(destination_, socket_.descriptor(), monotonic_now());
+}
+
+bool Connecting::is_short_and_kernels() const noexcept {
+  ShortConnections* const known = short_connections();
+  return known != nullptr && known->is_kernels(destination_, socket_.descriptor(), monotonic_now());
 }
 
 void Connecting::note_end() noexcept {

@@ -11,6 +11,7 @@
 
 namespace ringsock::transports {
 
+class ShortConnections;
 class ChosenSocket;
 
 /// Decides at connect(2): by the way where the rules and the way permit the destination, otherwise, and when the way
@@ -30,7 +31,9 @@ class Connecting {
  private:
   /// Returns why connecting cannot use the way, or nothing when it is to be tried.
   std::optional<runtime::KernelReason> reason_for_kernel(const sockaddr* address, socklen_t length);
-  bool is_short_and_kernels() noexcept;
+  [[nodiscard]] ShortConnections* short_connections() const;
+  [[nodiscard]] bool are_still_kernels() const noexcept;
+  [[nodiscard]] bool is_short_and_kernels() const noexcept;
   Status by_way(const sockaddr* address, socklen_t length);
   Status by_kernel(const sockaddr* address, socklen_t length, runtime::KernelReason reason);
   Status by_kernel_first(const sockaddr* address, socklen_t length);

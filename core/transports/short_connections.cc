@@ -18,12 +18,14 @@ constexpr std::size_t kMostOpen = 1'024;
 bool is_clearly_shorter(Nanos kernel, Nanos way) { return kernel * 10 < way * 9; }
 /// Returns whether measuring again is not worth its cost.
 bool are_far_apart(Nanos one, Nanos other) { return one / 2 > other || other / 2 > one; }
-/// Returns the connections that the faster one must make so that what a measurement of the slower one has cost is a
-/// small part of their time.
-unsigned worth_of(Nanos faster, Nanos slower) {
-  constexpr unsigned kPerTime = ShortConnections::kWorth * ShortConnections::kMeasured;
-  const std::int64_t worth = (slower - faster) * kPerTime / std::max(faster, Nanos(1));
-  return static_cast<unsigned>(std::min<std::int64_t>(worth, ShortConnections::kLongestStretch));
+/// Returns the connections that the faster one must make so that `tried` ones of the slower one were a small part of
+/// their time.
+unsigned worth_of(Nanos faster, Nanos slower, unsigned tried) {
+  constexpr std::int64_t kMost = 4 * ShortConnections::kLongestStretch;
+  const double excess =
+      static_cast<double>((slower - faster).count()) / static_cast<double>(std::max(faster, Nanos(1)).count());
+  const double worth = excess * tried * ShortConnections::kWorth;
+  return static_cast<unsigned>(std::min<double>(worth, kMost));
 }
 
 }  // namespace
@@ -32,6 +34,13 @@ bool ShortConnections::is_kernels(const SocketAddress& destination, int descript
   const std::lock_guard guard(lock_);
   Course* const course = find(destination, now);
   return course != nullptr && course->next(descriptor, now) == Maker::kernel;
+}
+
+bool ShortConnections::are_still_kernels(const SocketAddress& destination, int descriptor, Nanos now) noexcept {
+  const std::lock_guard guard(lock_);
+  Course& course = courses_[place_of(destination)];
+  if (!course.is_to(destination) || course.is_over(now) || !course.is_still_kernels(descriptor)) return false;
+  return course.next(descriptor, now) == Maker::kernel;
 }
 
 void ShortConnections::ended(const SocketAddress& destination) noexcept {
@@ -80,7 +89,7 @@ ShortConnections::Maker ShortConnections::Course::next(int descriptor, Nanos now
   last_ = std::max(last_, now);
   if (left_ == 0) step_on(now);
   --left_;
-  if (maker() == Maker::kernel && descriptor > highest_descriptor_ + kMoreDescriptors) stay_with_way();
+  if (maker() == Maker::kernel && are_more_open(descriptor)) stay_with_way();
   if (maker() == Maker::kernel) return Maker::kernel;
   highest_descriptor_ = std::max(highest_descriptor_, descriptor);
   ++made_;
@@ -129,7 +138,10 @@ void ShortConnections::Course::settle() {
   const Maker faster = is_clearly_shorter(kernel, way) ? Maker::kernel : Maker::way;
   stretch_ = faster == faster_ && stretch_ != 0 ? std::min(2 * stretch_, kLongestStretch) : kFirstStretch;
   faster_ = faster;
-  left_ = std::max(stretch_, worth_of(std::min(way, kernel), std::max(way, kernel)));
+  // What warmed up has cost as much as what was measured.
+  const unsigned rounds = are_far_apart(way, kernel) ? 1 : kMeasurements / 2;
+  const unsigned tried = rounds * (kWarmUp + at_a_time_ + kMeasured);
+  left_ = std::max(stretch_, worth_of(std::min(way, kernel), std::max(way, kernel), tried));
 }
 
 void ShortConnections::Course::stay_with_way() {

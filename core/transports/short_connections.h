@@ -32,7 +32,7 @@ class ShortConnections {
   /// the slower one has taken.
   static constexpr unsigned kFirstStretch = 1'024;
   static constexpr unsigned kLongestStretch = 16'384;
-  /// The stretch takes so many times what the slower one has cost, if the longest stretch is long enough.
+  /// The stretch takes so many times what the slower one has cost, if four times the longest stretch are long enough.
   static constexpr unsigned kWorth = 20;
   /// How many descriptors more than before tell of connections that stay open.
   static constexpr int kMoreDescriptors = 4;
@@ -41,6 +41,10 @@ class ShortConnections {
   /// @param descriptor  the socket's number
   /// @param now         CLOCK_MONOTONIC
   bool is_kernels(const SocketAddress& destination, int descriptor, Nanos now) noexcept;
+  /// Returns whether the kernel is to make this connection as it has made the ones before. The other answer says
+  /// nothing: is_kernels() follows, unless the way cannot make it. So a long stretch of the kernel's asks nobody for
+  /// listeners.
+  bool are_still_kernels(const SocketAddress& destination, int descriptor, Nanos now) noexcept;
   /// Called when a connection that the way has made was closed.
   void ended(const SocketAddress& destination) noexcept;
   /// Lets a forked child go on with a free lock. For an object that is never destroyed.
@@ -51,8 +55,8 @@ class ShortConnections {
 
   /// What is known of one destination. With many connections at a time the first ones after a change of the maker end
   /// those of the other maker, and the first ones at all end none: a measurement begins behind these. Each comparison
-  /// measures the way, the kernel and, unless the one is
-  /// far faster, both once more; the better one of the two times of each counts, because other work only adds to them.
+  /// measures the way, the kernel and, unless the one is far faster, both once more; the better one of the two times of
+  /// each counts, because other work only adds to them.
   class Course {
    public:
     [[nodiscard]] bool is_to(const SocketAddress& destination) const { return destination_ == destination; }
@@ -60,12 +64,19 @@ class ShortConnections {
     void begin(const SocketAddress& destination, Nanos now);
     /// Returns who is to make the next connection.
     Maker next(int descriptor, Nanos now);
+    /// Returns whether next() would return the kernel without a comparison.
+    [[nodiscard]] bool is_still_kernels(int descriptor) const {
+      return is_settled() && faster_ == Maker::kernel && left_ != 0 && !are_more_open(descriptor);
+    }
     void ended() { ++ended_; }
 
    private:
     static constexpr unsigned kMeasurements = 4;
     [[nodiscard]] bool is_settled() const { return measurement_ == kMeasurements; }
     [[nodiscard]] Maker maker() const;
+    [[nodiscard]] bool are_more_open(int descriptor) const {
+      return descriptor > highest_descriptor_ + kMoreDescriptors;
+    }
     [[nodiscard]] bool have_stayed_open() const { return ended_ - ended_before_ < kMeasured / 2; }
     void compare_again();
     void step_on(Nanos now);

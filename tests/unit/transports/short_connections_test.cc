@@ -125,6 +125,37 @@ TEST(ShortConnections, OfManyAtATimeAreNotMeasuredByThoseOfTheOtherMaker) {
   EXPECT_EQ(fast.connect(500, 200), 0);
 }
 
+TEST(ShortConnections, OfManyAtATimeAreComparedAsRarelyAsTheirWarmUpCosts) {
+  for (const std::size_t open : {16U, 200U, 800U}) {
+    Program program(360us, 120us);
+    program.connect(2'000, open);
+    const Nanos before = program.now;
+    program.connect(60'000, open);
+    EXPECT_LT(program.now - before, 60'000 * 120us * 110 / 100) << open;
+  }
+}
+
+TEST(ShortConnections, AreStillTheKernelsUntilTheNextComparison) {
+  Program program(400us, 120us);
+  const auto are_still_kernels = [&](int descriptor) {
+    return program.known.are_still_kernels(program.destination, descriptor, program.now);
+  };
+  EXPECT_FALSE(are_still_kernels(5)) << "nothing is known";
+  program.connect(100);
+  EXPECT_FALSE(are_still_kernels(5)) << "it compares";
+  program.connect(kComparison);
+  EXPECT_TRUE(are_still_kernels(5));
+  EXPECT_FALSE(are_still_kernels(50)) << "a connection stays open";
+  EXPECT_TRUE(are_still_kernels(5)) << "that was only a question";
+  program.destination = kOther;
+  EXPECT_FALSE(are_still_kernels(5));
+  program.destination = kServer;
+  int more = 0;
+  while (are_still_kernels(5)) ++more;
+  EXPECT_GT(more, 600) << "each counts";
+  EXPECT_LT(program.connect(10), 10) << "the next comparison";
+}
+
 TEST(ShortConnections, AreNoneThatStayOpen) {
   Program program(400us, 120us);
   EXPECT_EQ(program.connect(5'000, 5'000), 0) << "a pool, or a load generator that begins";
