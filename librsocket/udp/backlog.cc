@@ -129,9 +129,13 @@ SocketAddress destination_for(const SocketAddress& name, const SocketAddress& so
 }
 
 bool send_as(int sender, const Arrival& datagram, const SocketAddress& to) {
-  const ssize_t sent = ::sendto(sender, datagram.bytes.data(), datagram.bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
-                                to.get(), to.length());
-  return sent == static_cast<ssize_t>(datagram.bytes.size());
+  iovec part{const_cast<std::byte*>(datagram.bytes.data()), datagram.bytes.size()};
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr*>(to.get());
+  message.msg_namelen = to.length();
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return ::sendmsg(sender, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(part.iov_len);
 }
 
 }  // namespace
