@@ -177,9 +177,16 @@ bool UdpIntake::goes_on(Ring& ring, Nanos now) {
   return true;
 }
 
+/// What the kernel has lost before is no matter of these rings: the number that they begin with counts it.
+void UdpIntake::count_new_rings(int fd) {
+  count_for_new(*rings_);
+  note_losses(fd);
+  lost_at_count_ = lost_;
+}
+
 /// Lets the senders of new rings use them if the kernel's socket is empty.
 void UdpIntake::look_for_new_rings(int fd) {
-  count_for_new(*rings_);
+  count_new_rings(fd);
   const auto seen = source_of_kernels_next(fd);
   if (!seen && seen.error().code == EAGAIN) tell_new_rings();
 }
@@ -189,6 +196,9 @@ void UdpIntake::look_for_new_rings(int fd) {
 void UdpIntake::tell_new_rings() {
   if (!has_unknown_rings_) return;
   has_unknown_rings_ = false;
+  // A ring that waits may wait for these.
+  if (!waits_for_kernel_) lost_ -= std::min(lost_, lost_at_count_);
+  lost_at_count_ = 0;
   for (Ring& ring : rings_->rings()) {
     if (ring.is_known) continue;
     ring.is_known = ring.is_counted;
@@ -309,7 +319,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
   SocketAddress source;
   if (!rings_->empty()) {
-    if (has_unknown_rings_) count_for_new(*rings_);
+    if (has_unknown_rings_) count_new_rings(fd);
     const auto seen = source_of_kernels_next(fd);
     if (!seen) {
       if (seen.error().code == EAGAIN) tell_new_rings();

@@ -104,6 +104,7 @@ class UdpIntake {
   Result<ssize_t> take_of_ring(const Next& next, msghdr& message, int flags);
   std::optional<Next> next_before(const SocketAddress& source);
   bool kernel_is_empty(int fd);
+  void count_new_rings(int fd);
   void tell_new_rings();
   void look_for_new_rings(int fd);
   void note_losses(int fd);
@@ -118,15 +119,16 @@ class UdpIntake {
   bool may_have_rings_ = true;
   bool has_news_ = false;
   bool has_new_rings_ = false;
-  bool has_unknown_rings_ = false;  ///< whose senders do not use them yet
-  bool is_armed_ = false;           ///< the kernel's next datagram is a bell
-  bool must_look_ = false;          ///< a thread is about to sleep, or has slept
-  bool was_woken_ = false;          ///< a descriptor of arm() was readable, and has not been looked at since
-  bool waits_for_kernel_ = false;   ///< a ring has a datagram that comes behind some of the kernel's
-  bool has_released_ = false;       ///< the last look at the kernel's socket has ended such a wait
-  bool counts_losses_ = false;      ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
-  std::uint32_t drops_ = 0;         ///< of the kernel's socket, as far as they have been taken note of
-  std::uint32_t lost_ = 0;          ///< those for which no ring has gone on yet
+  bool has_unknown_rings_ = false;   ///< whose senders do not use them yet
+  bool is_armed_ = false;            ///< the kernel's next datagram is a bell
+  bool must_look_ = false;           ///< a thread is about to sleep, or has slept
+  bool was_woken_ = false;           ///< a descriptor of arm() was readable, and has not been looked at since
+  bool waits_for_kernel_ = false;    ///< a ring has a datagram that comes behind some of the kernel's
+  bool has_released_ = false;        ///< the last look at the kernel's socket has ended such a wait
+  bool counts_losses_ = false;       ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
+  std::uint32_t drops_ = 0;          ///< of the kernel's socket, as far as they have been taken note of
+  std::uint32_t lost_ = 0;           ///< those for which no ring has gone on yet
+  std::uint32_t lost_at_count_ = 0;  ///< of these: when the datagrams of new rings' senders were counted
   Nanos wait_until_ = Nanos::max();
   Promised promised_ = Promised::nothing;
   unsigned datagrams_ = 0;       ///< received before the door was opened

@@ -50,7 +50,7 @@ Result<IncomingRings::Ring> read_knock(int link) {
   const auto process = identify_peer(link);
   if (!process) return process.error();
   return IncomingRings::Ring{UniqueFd(),
-                             UdRingReader(*std::move(segment)),
+                             UdRingReader(*std::move(segment), kMaxRingDatagram),
                              canonical_address(sender->source),
                              {process->pid, sender->descriptor}};
 }

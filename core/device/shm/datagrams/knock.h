@@ -12,6 +12,10 @@ namespace ringsock::soft {
 
 inline constexpr std::uint32_t kKnockVersion = 3;
 
+/// The largest datagram that a ring takes, in bytes of payload: that of UDP over IPv4 (RFC 768, RFC 791). A quarter of
+/// the ring.
+inline constexpr std::size_t kMaxRingDatagram = 65'507;
+
 /// The one packet of a sender that is more than a byte. It comes with the memory of a ring (core/device/shm/queue/
 /// ud_ring.h). Both ends run on one host, so numbers are in host byte order.
 struct Knock {

@@ -17,9 +17,6 @@
 
 namespace ringsock::soft {
 
-/// The largest datagram that a ring takes, in bytes of payload.
-inline constexpr std::size_t kMaxRingDatagram = kMaxDatagramBytes;
-
 /// Returns the UDP socket on this host that gets datagrams from `source` to `destination`, if it belongs to this
 /// process's own user. Takes a few microseconds.
 /// @param source, destination  canonical_address(), of one family

@@ -101,7 +101,7 @@ Result<std::optional<ParsedDatagram>> UdRingReader::front() {
   }
   // Copied once, as the sender may change it meanwhile.
   std::memcpy(&entry, start + offset_of(head_), sizeof entry);
-  const bool is_sane = entry.bytes <= kMaxDatagramBytes && room_for(entry.bytes) <= tail - head_ &&
+  const bool is_sane = entry.bytes <= most_bytes_ && room_for(entry.bytes) <= tail - head_ &&
                        room_for(entry.bytes) <= kUdRingBytes - offset_of(head_) && is_sane_header(entry.header);
   if (!is_sane) return Error{EPROTO, "ud ring: entry"};
   next_ = head_ + room_for(entry.bytes);

@@ -97,7 +97,9 @@ class UdRingWriter {
 /// The receiver's end. All that it reads was written by another process.
 class UdRingReader {
  public:
-  explicit UdRingReader(std::shared_ptr<MappedSegment> segment) : segment_(std::move(segment)) {}
+  /// @param most_bytes  the largest payload that the sender may put
+  explicit UdRingReader(std::shared_ptr<MappedSegment> segment, std::size_t most_bytes = kMaxDatagramBytes)
+      : segment_(std::move(segment)), most_bytes_(most_bytes) {}
 
   [[nodiscard]] bool is_empty() const { return lines().tail.load(std::memory_order_acquire) == head_; }
   /// Returns the oldest datagram, in the ring, until pop(); nothing when it is empty. Error: EPROTO the sender has
@@ -126,6 +128,7 @@ class UdRingReader {
   [[nodiscard]] UdRingLines& lines() const { return *reinterpret_cast<UdRingLines*>(segment_->base()); }
 
   std::shared_ptr<MappedSegment> segment_;
+  std::size_t most_bytes_;
   std::uint64_t head_ = 0;
   std::uint64_t next_ = 0;  ///< behind the datagram of front()
   std::uint64_t lost_ = 0;
