@@ -234,7 +234,7 @@ void EpollSet::member_left_to_kernel(Endpoint& endpoint, int fd) noexcept {
   while (place != members_.table.end() && place->first.first == &endpoint) {
     EpollMember& member = *place->second;
     epoll_event event = member.event();
-    if (!member.is_enabled()) event.events = 0;
+    if (!member.is_enabled()) event = KernelMembers::disabled_event();
     if (member.is_parked) {
       members_.remove(place++, departed);
       continue;

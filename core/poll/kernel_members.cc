@@ -68,6 +68,8 @@ Status KernelMembers::require_epoll_file(const Doorbells& doorbells) const {
   return none || none.error().code == ENOENT ? ok() : none;
 }
 
+epoll_event KernelMembers::disabled_event() { return {EPOLLET, {.u64 = wake_up_tag()}}; }
+
 int KernelMembers::forget_wake_up(epoll_event* events, int count) {
   const auto is_wake_up = [](const epoll_event& event) { return event.data.u64 == wake_up_tag(); };
   return static_cast<int>(std::remove_if(events, events + count, is_wake_up) - events);

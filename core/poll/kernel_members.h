@@ -42,7 +42,10 @@ class KernelMembers {
   /// Returns whether threads may still sleep on the epoll file that they entered before the set was adopted: the caller
   /// rings for them. Is true for a number of times only.
   bool take_ring_for_earlier_sleepers() { return rings_left_.load() > 0 && rings_left_.fetch_sub(1) > 0; }
-  /// Removes the event of nested doorbells from what the kernel has reported.
+  /// Returns the event of a member of which nothing is reported: its EPOLLONESHOT has fired. The kernel reports errors
+  /// and hang-ups of each member that is added, so these come once, and are forgotten as the doorbells' are.
+  static epoll_event disabled_event();
+  /// Removes the events of nested doorbells, and of disabled members, from what the kernel has reported.
   /// @return how many of the `count` events are left.
   static int forget_wake_up(epoll_event* events, int count);
 

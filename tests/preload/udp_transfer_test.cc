@@ -16,7 +16,7 @@
 namespace ringsock::preload_tests {
 namespace {
 
-const std::string kLarge(20'000, 'L');  // larger than a ring takes
+const std::string kLarge(20'000, 'L');
 
 TEST(UdpTransfer, TellsWhereADatagramComesFrom) {
   const UdpPair pair;
@@ -28,9 +28,10 @@ TEST(UdpTransfer, TellsWhereADatagramComesFrom) {
 
 TEST(UdpTransfer, KeepsEachDatagramWhole) {
   const UdpPair pair;
-  for (const std::size_t bytes : {0U, 1U, 63U, 64U, 1400U, 4096U, 4097U, 60'000U}) {
+  for (const std::size_t bytes : {0U, 1U, 63U, 64U, 1400U, 4096U, 4097U, 60'000U, 65'507U}) {
     const std::string text(bytes, 'x');
     pair.alice.send_to(pair.bob, text);
+    EXPECT_EQ(pair.bob.kernel_has_one(), !has_rings());
     pair.alice.send_to(pair.bob, "end");
     EXPECT_EQ(pair.bob.receive(), text);
     EXPECT_EQ(pair.bob.receive(), "end");
@@ -48,11 +49,11 @@ TEST(UdpTransfer, KeepsTheOrderOfOneSender) {
   const UdpPair pair;
   for (int round = 0; round < 20; ++round) {
     pair.alice.send_to(pair.bob, "1");
-    pair.alice.send_to(pair.bob, kLarge);
+    pair.alice.send_to(pair.bob, kLarge, kByKernel);
     pair.alice.send_to(pair.bob, "3");
     pair.alice.send_to(pair.bob, "4");
-    pair.alice.send_to(pair.bob, kLarge);
-    pair.alice.send_to(pair.bob, kLarge);
+    pair.alice.send_to(pair.bob, kLarge, kByKernel);
+    pair.alice.send_to(pair.bob, kLarge, kByKernel);
     pair.alice.send_to(pair.bob, "7");
     EXPECT_EQ(pair.bob.receive(), "1");
     EXPECT_EQ(pair.bob.receive(), kLarge);
@@ -87,8 +88,9 @@ TEST(UdpTransfer, AFloodComesInOrderAndNothingTwice) {
     for (std::uint32_t i = 1; i <= kMany; ++i) {
       std::memcpy(text.data(), &i, sizeof i);
       const std::size_t bytes = random() % 100 == 0 ? 5000 : 8 + random() % 200;
+      const int flags = random() % 100 == 0 ? kByKernel : 0;
       const sockaddr_in to = pair.bob.name();
-      ASSERT_EQ(::sendto(pair.alice, text.data(), bytes, 0, reinterpret_cast<const sockaddr*>(&to), sizeof to),
+      ASSERT_EQ(::sendto(pair.alice, text.data(), bytes, flags, reinterpret_cast<const sockaddr*>(&to), sizeof to),
                 static_cast<ssize_t>(bytes));
     }
   });
@@ -320,8 +322,6 @@ TEST(UdpTransfer, ManySendersReachOneReceiver) {
   EXPECT_EQ(bob.receive(MSG_DONTWAIT), kAgain);
 }
 
-/// Each sender begins while the others' datagrams wait in the kernel's socket, and some of its own are too large for
-/// rings. No more wait than that socket has room for, so none is lost.
 TEST(UdpTransfer, ThreadsThatShareASenderKeepTheirOrderWhileTheRingBegins) {
   constexpr int kThreads = 4, kDatagrams = 2000, kOnTheirWay = 16;
   const Udp alice, bob;
@@ -346,6 +346,8 @@ TEST(UdpTransfer, ThreadsThatShareASenderKeepTheirOrderWhileTheRingBegins) {
   warm_up(alice, bob);
 }
 
+/// Each sender begins while the others' datagrams wait in the kernel's socket, and some of its own are the kernel's. No
+/// more wait than that socket has room for, so none is lost.
 TEST(UdpTransfer, ManyNewSendersKeepTheirOrderBesideEachOther) {
   constexpr int kSenders = 5;
   constexpr std::uint32_t kDatagrams = 4000;
@@ -366,7 +368,7 @@ TEST(UdpTransfer, ManyNewSendersKeepTheirOrderBesideEachOther) {
           --waiting;
           ::sched_yield();
         }
-        self.send_to(bob, text);
+        self.send_to(bob, text, number % 31 == 11 ? kByKernel : 0);
       }
     });
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "tests/preload/udp_world.h"
@@ -292,6 +293,23 @@ TEST(UdpWaiting, AnEdgeComesForADatagramThatArrivesBetweenTheLastReceiveAndTheNe
     char none = 0;
     EXPECT_EQ(::recv(pair.bob, &none, 1, MSG_DONTWAIT), -1);
   }
+}
+
+TEST(UdpWaiting, ADisabledMemberStaysSilentWhenItsSocketBecomesTheKernels) {
+  const Watched pair(EPOLLIN | EPOLLOUT | EPOLLONESHOT);
+  std::optional<Udp> nobody(std::in_place);
+  pair.bob.connect(nobody->name());
+  nobody.reset();
+  EXPECT_EQ(pair.wait(100), EPOLLOUT);
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(pair.bob, IPPROTO_IP, IP_PKTINFO, &on, sizeof on), 0);
+  for (int i = 0; i < 3; ++i) {
+    static_cast<void>(::send(pair.bob, "into the void", 4, 0));  // an error comes back
+    EXPECT_EQ(pair.wait(20), 0U);
+  }
+  epoll_event event{EPOLLIN, {.u64 = 7}};
+  ASSERT_EQ(::epoll_ctl(pair.set, EPOLL_CTL_MOD, pair.bob, &event), 0);
+  EXPECT_EQ(pair.wait(100), EPOLLERR);
 }
 
 TEST(UdpWaiting, ASocketInASetGetsARingLater) {

@@ -110,6 +110,9 @@ class Udp {
   int fd_;
 };
 
+/// A flag with which the kernel carries a datagram where others go by a ring.
+inline constexpr int kByKernel = MSG_DONTROUTE;
+
 inline const std::string kAgain = "<errno " + std::to_string(EAGAIN) + ">";
 inline const std::string kRefused = "<errno " + std::to_string(ECONNREFUSED) + ">";
 
