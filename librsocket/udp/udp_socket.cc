@@ -425,7 +425,7 @@ void UdpSocket::become_others() noexcept try {
 void UdpSocket::before_exec() noexcept {
   {
     const std::lock_guard guard(receive_lock_);
-    if (intake_.door() == nullptr && !intake_.has_backlog()) return;
+    if (intake_.door() == nullptr && !intake_.has_backlog() && !is_watched()) return;
   }
   bool is_kept = false;
   runtime::fd_table().for_each([&](int number, const Endpoint& endpoint) {
@@ -433,7 +433,9 @@ void UdpSocket::before_exec() noexcept {
     const int flags = ::fcntl(number, F_GETFD);
     is_kept = flags >= 0 && (flags & FD_CLOEXEC) == 0;
   });
-  if (is_kept) become_others();
+  if (!is_kept) return;
+  become_others();
+  become_kernels();  // an epoll set that the program keeps knows the kernel's sockets only
 }
 
 }  // namespace ringsock::rs

@@ -2,6 +2,7 @@
 // the kernel.
 #include <fcntl.h>
 #include <netinet/udp.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -389,6 +390,31 @@ TEST(UdpProcesses, AProgramThatIsExecutedGetsWhatWaits) {
     EXPECT_STREQ(text.data(), "onetwo");
     ::close(heard[0]);
   }
+}
+
+TEST(UdpProcesses, AnEpollSetThatAProgramKeepsOverExecHasTheSocket) {
+  std::array<int, 2> heard{};
+  ASSERT_EQ(::pipe2(heard.data(), O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const UdpPair pair;
+    const int set = ::epoll_create1(0);
+    epoll_event event{EPOLLIN, {.u64 = 7}};
+    ::epoll_ctl(set, EPOLL_CTL_ADD, pair.bob, &event);
+    let_two_wait(pair);
+    ::dup2(set, STDIN_FILENO);
+    ::dup2(heard[1], STDOUT_FILENO);
+    ::unsetenv("LD_PRELOAD");  // a sanitizer's library would need its runtime there
+    // poll(2) on the set tells whether it has something to report.
+    ::execlp("python3", "python3", "-c", "import select; print(len(select.select([0], [], [], 5)[0]))", nullptr);
+    ::_exit(1);
+  }
+  ::close(heard[1]);
+  EXPECT_EQ(status_of_child(child), 0);
+  std::array<char, 16> text{};
+  EXPECT_EQ(::read(heard[0], text.data(), text.size()), 2);
+  EXPECT_STREQ(text.data(), "1\n");
+  ::close(heard[0]);
 }
 
 TEST(UdpProcesses, ParentChildAndGrandchildShareWhatWaits) {
