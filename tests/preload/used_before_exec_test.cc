@@ -1,9 +1,11 @@
 // Programs that are executed with a connection which another process of the family has used since the fork.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <spawn.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <memory>
 #include <string>
@@ -12,6 +14,8 @@
 
 #include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
+
+extern char** environ;
 
 namespace ringsock::preloaded {
 namespace {
@@ -160,6 +164,43 @@ TEST_P(UsedBeforeExec, TheProgramWritesToAConnectionThatItsParentHasUsedAndGoesO
 
 INSTANTIATE_TEST_SUITE_P(Ways, UsedBeforeExec, testing::ValuesIn(kWays),
                          [](const auto& way) { return std::string(way.param.name); });
+
+/// Spawns a program that echoes on the connection under the number kGiven. Returns it, or -1.
+pid_t spawn_echo(int fd) {
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, fd, kGiven);
+  std::array<char*, 4> arguments{const_cast<char*>("sh"), const_cast<char*>("-c"),
+                                 const_cast<char*>("exec cat <&9 >&9"), nullptr};
+  pid_t program = -1;
+  const int error = ::posix_spawn(&program, "/bin/sh", &actions, nullptr, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  expect(error == 0, "posix_spawn");
+  return program;
+}
+
+TEST(UsedBeforeSpawn, TheProgramGetsAConnectionThatAForkedProcessGoesOnWith) {
+  const Call call([](int client) {
+    expect(receive(client, 4) == "head", "the first word");
+    Signal used, spawned;
+    const pid_t child = spawn([&] {
+      send_all(client, "used");
+      used.give();
+      spawned.wait();
+      send_all(client, "once more");
+    });
+    used.wait();
+    const pid_t program = spawn_echo(client);
+    spawned.give();
+    expect(wait_for(child) == 0, "the child");
+    ::close(client);
+    expect(wait_for(program) == 0, "the program");
+  });
+  send_all(call.fd, "head");
+  EXPECT_EQ(receive(call.fd, 13), "usedonce more");
+  expect_echo(call.fd, 300'000);
+  EXPECT_EQ(call.end(), 0);
+}
 
 /// A server with many connections, all of which its child has, too. The child executes a program for the one that the
 /// server has closed. The others need no relay, and stay on their rings.
