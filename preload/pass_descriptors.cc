@@ -56,6 +56,16 @@ int error_of_passing(const Error& why) {
   return is_shortage ? why.code : EOPNOTSUPP;
 }
 
+/// Makes these connections the kernel's, each of which may be there more than once, in all processes that have them.
+Status make_kernels(std::vector<runtime::Ref> connections) {
+  std::sort(connections.begin(), connections.end(), [](const auto& a, const auto& b) { return a.get() < b.get(); });
+  const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
+  connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
+  if (connections.empty()) return ok();
+  const auto done = hand_overs().hand_over_for_good(connections);
+  return done ? ok() : Status(done.error());
+}
+
 /// Makes the connections that the message passes on the kernel's. Errors: those of error_of_passing().
 Status prepare_to_pass(const msghdr& message) {
   const LibraryCall no_handlers;
@@ -63,11 +73,7 @@ Status prepare_to_pass(const msghdr& message) {
   for_each_descriptor(message, [&](int passed) {
     if (runtime::Ref connection = prepare_to_pass(passed)) connections.push_back(std::move(connection));
   });
-  std::sort(connections.begin(), connections.end(), [](const auto& a, const auto& b) { return a.get() < b.get(); });
-  const auto same = [](const auto& a, const auto& b) { return a.get() == b.get(); };
-  connections.erase(std::unique(connections.begin(), connections.end(), same), connections.end());
-  if (connections.empty()) return ok();
-  const auto done = hand_overs().hand_over_for_good(connections);
+  const Status done = make_kernels(std::move(connections));
   if (done) return ok();
   log_warn("sendmsg: a connection cannot be passed on: %s", done.error().where);
   return Error{error_of_passing(done.error()), done.error().where};
@@ -98,31 +104,60 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
   return static_cast<int>(done);
 }
 
+namespace {
+
+/// What the program that is spawned gets in place of connections on a ring, for which relays are made.
+struct Replaced {
+  std::vector<transports::HandOver> connections;
+  std::vector<UniqueFd> sockets;
+};
+
+/// Makes kernel sockets for the connections under these numbers. One that another process uses becomes the kernel's in
+/// this process, too, and needs no replacement then. Errors: those of hand_over() and hand_over_for_good().
+Result<Replaced> replace_for_program(const std::vector<int>& numbers) {
+  for (bool is_last_try = false;; is_last_try = true) {
+    Replaced replaced;
+    std::vector<runtime::Ref> endpoints;
+    for (const int fd : numbers) {
+      runtime::Ref connection = prepare_to_pass(fd);
+      if (!connection) continue;
+      replaced.connections.push_back({fd, true});
+      endpoints.push_back(std::move(connection));
+    }
+    if (replaced.connections.empty()) return replaced;
+    auto sockets = hand_overs().hand_over(replaced.connections);
+    if (sockets) {
+      replaced.sockets = *std::move(sockets);
+      return replaced;
+    }
+    if (is_last_try || error_of_passing(sockets.error()) != EOPNOTSUPP) return sockets.error();
+    if (Status done = make_kernels(std::move(endpoints)); !done) return done.error();
+  }
+}
+
+}  // namespace
+
 int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn) {
   const LibraryCall no_handlers;
   const auto carry_out = [&] {
     const OutsideLibrary child_inherits_mask;
     return spawn();
   };
-  std::vector<transports::HandOver> wanted;
-  for (const int fd : numbers) {
-    if (prepare_to_pass(fd)) wanted.push_back({fd, true});
-  }
-  if (wanted.empty()) return carry_out();
-  auto replacements = hand_overs().hand_over(wanted);
-  if (!replacements) {
-    log_warn("posix_spawn: descriptor %d cannot be passed on: %s", wanted.front().fd, replacements.error().where);
-    const int error = error_of_passing(replacements.error());
-    return error == EOPNOTSUPP ? carry_out() : error;
+  const auto replaced = replace_for_program(numbers);
+  if (!replaced) {
+    log_warn("posix_spawn: a descriptor cannot be passed on: %s", replaced.error().where);
+    const int error = error_of_passing(replaced.error());
+    return error == EOPNOTSUPP ? EIO : error;
   }
   std::vector<UniqueFd> originals;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    originals.push_back(own_duplicate(wanted[i].fd));
-    if (originals.back()) real.dup3((*replacements)[i].get(), wanted[i].fd, O_CLOEXEC);
+  for (std::size_t i = 0; i < replaced->sockets.size(); ++i) {
+    const int fd = replaced->connections[i].fd;
+    originals.push_back(own_duplicate(fd));
+    if (originals.back()) real.dup3(replaced->sockets[i].get(), fd, O_CLOEXEC);
   }
   const int answer = carry_out();
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (originals[i]) real.dup3(originals[i].get(), wanted[i].fd, O_CLOEXEC);
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    if (originals[i]) real.dup3(originals[i].get(), replaced->connections[i].fd, O_CLOEXEC);
   }
   return answer;
 }

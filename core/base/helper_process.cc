@@ -216,15 +216,13 @@ void PassingChild::expect(pid_t child) noexcept {
   children[count.fetch_add(1) % children.size()].store(entry_of(child));
 }
 
-int PassingChild::wait(pid_t child) noexcept {
-  int status = 0;
+void PassingChild::wait(pid_t child) noexcept {
   pid_t ended;
   do {
-    ended = ::waitpid(child, &status, 0);
+    ended = ::waitpid(child, nullptr, 0);
   } while (ended < 0 && errno == EINTR);
   // Otherwise the entry stays for the thread that has found the child.
   if (ended == child) remove_entry(child);
-  return ended == child ? status : 0;
 }
 
 bool PassingChild::is_found(pid_t child) noexcept {

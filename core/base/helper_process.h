@@ -42,8 +42,9 @@ class PassingChild {
  public:
   /// Call this before the child can end.
   static void expect(pid_t child) noexcept;
-  /// Waits for the child. Returns its status (waitpid(2)), or 0 when another thread has waited for it, or may have.
-  static int wait(pid_t child) noexcept;
+  /// Returns when the child has ended. Its status may be lost: another thread may wait for it, or the program ignores
+  /// SIGCHLD.
+  static void wait(pid_t child) noexcept;
   /// Returns whether wait(2) has returned such a child, which the caller must not see. Costs one load where there was
   /// none.
   [[nodiscard]] static bool is_found(pid_t child) noexcept;

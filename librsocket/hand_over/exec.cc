@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -64,11 +65,22 @@ bool is_meant_for_the_program(const Kept& kept) {
                      [&](int fd) { return is_meant_for_the_program(stream_of(*kept.endpoint), fd); });
 }
 
-/// Closes connections that look like leaks when there are more than kMost of them, because each would need a relay.
+/// Returns whether the connection can go on: no other process uses it, or that process can be asked for it.
+bool can_be_had(const Kept& kept) {
+  const Inheritance& inheritance = stream_of(*kept.endpoint).inheritance();
+  return !inheritance.is_used_elsewhere() || inheritance.can_follow();
+}
+
+/// Closes connections that look like leaks when there are more than kMost of them, because each would need a relay. A
+/// connection that no other process has any more is the program's.
 void drop_leaks(std::vector<Kept>& kept) {
   constexpr std::ptrdiff_t kMost = 8;
-  const auto may_be_leak = [](const Kept& one) {
+  const auto is_shared = [](const Kept& one) {
     return !is_meant_for_the_program(one) && stream_of(*one.endpoint).inheritance().is_shared();
+  };
+  if (std::count_if(kept.begin(), kept.end(), is_shared) <= kMost) return;
+  const auto may_be_leak = [&](const Kept& one) {
+    return is_shared(one) && !stream_of(*one.endpoint).inheritance().is_alone_now();
   };
   const auto leaks = std::count_if(kept.begin(), kept.end(), may_be_leak);
   if (leaks <= kMost) return;
@@ -160,26 +172,31 @@ void hand_over_waiting_clients() {
   clients.hand_over();
 }
 
-/// Moves connections to the kernel that other processes may continue while the next program uses them.
+/// Moves connections to the kernel that other processes have used since the fork, or may continue while the next
+/// program uses them. One that cannot be moved does not keep the others from it.
 void share_by_kernel(const std::vector<Kept>& kept) {
   std::vector<Ref> shared;
   for (const Kept& one : kept) {
-    const auto& socket = stream_of(*one.endpoint);
-    const bool can_be_had = !socket.inheritance().is_used_elsewhere() || socket.inheritance().can_follow();
-    if (socket.inheritance().is_shared() && can_be_had && is_meant_for_the_program(one))
+    const Inheritance& inheritance = stream_of(*one.endpoint).inheritance();
+    if ((inheritance.is_shared() || inheritance.is_used_elsewhere()) && is_meant_for_the_program(one))
       shared.push_back(Ref::share(*one.endpoint));
   }
-  if (shared.empty()) return;
-  if (const auto done = hand_over_for_good(shared); !done)
-    log_warn("exec: connections that other processes have, too, are closed: %s", done.error().where);
+  if (shared.empty() || (shared.size() > 1 && hand_over_for_good(shared))) return;
+  for (const Ref& one : shared) {
+    if (one->has_left_to_kernel()) continue;
+    if (const auto done = hand_over_for_good(std::span(&one, 1)); !done)
+      log_warn("exec: a connection that other processes have, too, is closed: %s", done.error().where);
+  }
 }
 
+/// Those that other processes use without having been moved to the kernel wait for the program's first use.
 Status hand_over_kept() {
   std::vector<Kept> kept = kept_connections();
+  std::erase_if(kept, [](const Kept& one) { return !can_be_had(one); });
   share_by_kernel(kept);
   std::erase_if(kept, [](const Kept& one) {
-    const auto& socket = stream_of(*one.endpoint);
-    return one.endpoint->has_left_to_kernel() || socket.inheritance().is_used_elsewhere();
+    const bool is_lost = is_meant_for_the_program(one) && stream_of(*one.endpoint).inheritance().is_used_elsewhere();
+    return one.endpoint->has_left_to_kernel() || is_lost || !can_be_had(one);
   });
   drop_leaks(kept);
   if (kept.empty()) return ok();

@@ -109,9 +109,22 @@ void wait_until_begun(PipeSignal begun) {
   ::poll(&entry, 1, kPatienceMilliseconds);
 }
 
-/// Of the child between: what its parent makes of its end.
-constexpr int kForkFailed = 1;
-constexpr int kClosedBefore = 2;
+/// What the child between tells its parent before it ends. Its exit status would be lost where the program ignores
+/// SIGCHLD, or where another thread waits for any child.
+enum class Outcome : char { relay_made, fork_failed, closed_before };
+
+void tell(const PipeSignal& way, Outcome outcome) {
+  [[maybe_unused]] const ssize_t told = ::write(way.give.get(), &outcome, sizeof outcome);
+}
+
+/// Returns what a child has told that has ended. One that was killed has told nothing.
+Outcome told_by_ended_child(const PipeSignal& way) {
+  Outcome outcome = Outcome::fork_failed;
+  pollfd entry{way.wait.get(), POLLIN, 0};
+  if (::poll(&entry, 1, 0) > 0) [[maybe_unused]]
+    const ssize_t got = ::read(way.wait.get(), &outcome, sizeof outcome);
+  return outcome;
+}
 
 /// Returns whether this process, which has just been forked, has the connections with which the relay begins at once.
 /// Another thread may have closed one before the fork.
@@ -124,7 +137,8 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
   });
 }
 
-/// Runs in the child between the application and the relay: makes the relay and ends.
+/// Runs in the child between the application and the relay: makes the relay, tells on `begun` what came of it, and
+/// ends.
 [[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections) {
   // The relay inherits the name, by which wait(2) of the next subreaper knows it from the start.
   ::prctl(PR_SET_NAME, kRelayName);
@@ -137,8 +151,12 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
     run_relay(connections, std::move(begun.give));
   }
   leave_families();
-  if (!is_complete) exit_at_once(kClosedBefore);
-  exit_at_once(process < 0 ? kForkFailed : 0);
+  if (!is_complete) {
+    tell(begun, Outcome::closed_before);
+  } else {
+    tell(begun, process < 0 ? Outcome::fork_failed : Outcome::relay_made);
+  }
+  exit_at_once(0);
 }
 
 /// Drops the SIGCHLD of a child, which this thread has blocked, unless one was pending before.
@@ -169,12 +187,13 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   // It ends only now, so that no thread that waits for any child takes it for one of the application's.
   PassingChild::expect(between);
   give_signal(*start);
-  const int status = PassingChild::wait(between);
+  PassingChild::wait(between);
   drop_child_signal(pending_before);
+  const Outcome outcome = told_by_ended_child(*begun);
   // The relay begins only now, because that SIGCHLD would interrupt a call that has moved to the kernel.
   give_signal(*start);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kClosedBefore) return Error{EBUSY, "hand-over: closed meanwhile"};
-  if (status != 0) return Error{EAGAIN, "hand-over: fork"};
+  if (outcome == Outcome::closed_before) return Error{EBUSY, "hand-over: closed meanwhile"};
+  if (outcome == Outcome::fork_failed) return Error{EAGAIN, "hand-over: fork"};
   wait_until_begun(*std::move(begun));
   return ok();
 }

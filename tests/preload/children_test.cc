@@ -14,8 +14,10 @@
 #include <csignal>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/thread_status.h"
 
@@ -164,6 +166,36 @@ TEST(ChildrenThatAreForgotten, LeaveASubreaperWithoutChildrenThoughARelayRuns) {
               expect(::wait(nullptr) == -1 && errno == ECHILD, "wait() returns when all children have ended");
             }),
             0);
+}
+
+/// A relay that cannot be made because a number has just been closed is made again, also where the kernel does not say
+/// how the library's child has ended.
+TEST(ChildrenThatAreForgotten, ShareAConnectionWhoseNumbersAreClosedMeanwhile) {
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(run_with_echo([](int fd) {
+                ::signal(SIGCHLD, SIG_IGN);
+                ::alarm(60);
+                Signal begin, used;
+                spawn([&, fd] {
+                  begin.wait();
+                  ask(fd, "child");
+                  used.give();
+                });
+                std::vector<int> numbers{fd};
+                while (numbers.size() < 20) numbers.push_back(::dup(fd));
+                const int last = ::dup(fd);
+                ask(last, "parent");  // so the child asks the parent for the connection
+                begin.give();
+                for (const int number : numbers) {
+                  ::usleep(200);
+                  ::close(number);
+                }
+                used.wait();
+                ask(last, "again");
+              }),
+              0)
+        << "round " << round;
+  }
 }
 
 /// The kernel wakes no thread when another one takes a child: there is still the relay.
