@@ -21,11 +21,11 @@ bool are_far_apart(Nanos one, Nanos other) { return one / 2 > other || other / 2
 /// Returns the connections that the faster one must make so that `tried` ones of the slower one were a small part of
 /// their time.
 unsigned worth_of(Nanos faster, Nanos slower, unsigned tried) {
-  constexpr std::int64_t kMost = 4 * ShortConnections::kLongestStretch;
+  constexpr double kMost = 4.0 * ShortConnections::kLongestStretch;
   const double excess =
       static_cast<double>((slower - faster).count()) / static_cast<double>(std::max(faster, Nanos(1)).count());
   const double worth = excess * tried * ShortConnections::kWorth;
-  return static_cast<unsigned>(std::min<double>(worth, kMost));
+  return static_cast<unsigned>(std::min(worth, kMost));
 }
 
 }  // namespace
