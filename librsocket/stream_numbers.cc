@@ -167,23 +167,30 @@ void StreamNumbers::give_to_duplicates() {
   });
 }
 
-void StreamNumbers::go_on_as(int kernel_socket) {
-  struct Number {
-    int fd;
-    int flags;
-  };
+std::vector<StreamNumbers::Number> StreamNumbers::all_numbers() const {
   std::vector<Number> numbers;
   runtime::fd_table().for_each([&](int fd, const runtime::Endpoint& one) {
     if (&one != &core_.endpoint) return;
     const bool closes = owns_descriptor(fd) ? socket_.close_on_exec.load() : (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
     numbers.push_back({fd, closes ? O_CLOEXEC : 0});
   });
+  return numbers;
+}
+
+void StreamNumbers::go_on_as(int kernel_socket) {
+  const auto turn = [kernel_socket](const std::vector<Number>& numbers) {
+    for (const Number& number : numbers) {
+      ::dup3(kernel_socket, number.fd, number.flags);
+      runtime::fd_table().let_go(number.fd);
+    }
+  };
+  const std::vector<Number> numbers = all_numbers();
   give_up_descriptor();  // the link keeps another number until it is closed
-  for (const Number& number : numbers) {
-    ::dup3(kernel_socket, number.fd, number.flags);
-    runtime::fd_table().let_go(number.fd);
-  }
+  turn(numbers);
   core_.endpoint.leave_to_kernel(numbers.empty() ? -1 : numbers.front().fd);
+  // Duplicates that another thread has entered meanwhile. A thread that enters one from now on sees that the connection
+  // has left, because the table has a lock.
+  turn(all_numbers());
   core_.endpoint.retire();
 }
 

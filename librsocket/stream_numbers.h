@@ -1,6 +1,8 @@
 // The descriptor numbers of a stream socket, and its close.
 #pragma once
 
+#include <vector>
+
 #include "core/base/unique_fd.h"
 #include "core/runtime/roles.h"
 #include "librsocket/stream_core.h"
@@ -44,6 +46,11 @@ class StreamNumbers final : public runtime::DescriptorLife, public StreamPart {
   void end_unseen() noexcept;
 
  private:
+  struct Number {
+    int fd;
+    int flags;  ///< O_CLOEXEC, or 0
+  };
+  [[nodiscard]] std::vector<Number> all_numbers() const;
   bool moves_to_other_number(int fd) noexcept;
   void take_number();
   void give_to_duplicates();

@@ -72,15 +72,28 @@ bool becomes_kernels_for_streams(Lookup& socket) {
   return hand_overs().is_connection(*socket) && hand_overs().become_kernels(Ref::share(*socket));
 }
 
-/// Enters `copy`, which the kernel has made, as another descriptor of `endpoint`.
+/// Enters `copy`, which the kernel has made of `original`, as another descriptor of the endpoint. If another thread
+/// moves the connection to the kernel meanwhile, `copy` becomes what `original` is then.
+Status enter(int copy, const Lookup& socket, int original) {
+  Endpoint& endpoint = *socket;
+  note_keeper(endpoint);
+  if (Status entered = fd_table().insert(copy, Ref::share(endpoint)); !entered) return entered;
+  if (!endpoint.has_left_to_kernel()) [[likely]]
+    return ok();
+  hand_overs().wait_for_moves();
+  if (fd_table().get(copy).get() != &endpoint) return ok();  // that thread has found it
+  const int flags = (real.fcntl(copy, F_GETFD, 0) & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0;
+  fd_table().let_go(copy);
+  return real.dup3(original, copy, flags) < 0 ? Status(Error::last("dup")) : ok();
+}
+
+/// As enter(), for a number of the kernel's choice.
 Result<int> enter_copy(UniqueFd copy, Lookup& socket, int original, int flags) {
   if (is_standard_stream(copy.get()) && becomes_kernels_for_streams(socket)) {
     if (real.dup3(original, copy.get(), flags) < 0) return Error::last("dup");
     return copy.release();
   }
-  Endpoint& endpoint = *socket;
-  note_keeper(endpoint);
-  if (Status entered = fd_table().insert(copy.get(), Ref::share(endpoint)); !entered) return entered.error();
+  if (Status entered = enter(copy.get(), socket, original); !entered) return entered.error();
   return copy.release();
 }
 
@@ -128,8 +141,7 @@ Result<int> dup_to(int from, int to, auto libcs) {
     note_copy(from, answer);
     return answer;
   }
-  note_keeper(*source);
-  if (Status entered = fd_table().insert(to, Ref::share(*source)); !entered) return entered.error();
+  if (Status entered = enter(to, source, from); !entered) return entered.error();
   return answer;
 }
 

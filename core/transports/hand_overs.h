@@ -50,6 +50,9 @@ class HandOvers {
   /// those of hand_over_for_good(), and that the other process does not answer; calls on the connection then fail with
   /// EIO.
   virtual Status follow(runtime::Endpoint& /*endpoint*/) const { return ok(); }
+  /// Returns when other threads have given a connection's numbers to the kernel's socket, which they have begun to do
+  /// (Endpoint::has_left_to_kernel()).
+  virtual void wait_for_moves() const {}
 
   /// Carries out connect(2) with AF_UNSPEC: resets a connection on a way, or gives up one that is under way, and puts
   /// an unconnected kernel socket with the same options under its numbers. Errors: EISCONN another process has the

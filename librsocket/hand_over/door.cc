@@ -314,6 +314,8 @@ Mutex& moving() {
 
 }  // namespace
 
+void wait_for_moves() { const std::lock_guard guard(moving()); }
+
 void move_to_kernel(StreamSocket& connection, int kernel_socket) {
   const std::lock_guard guard(moving());
   if (connection.endpoint().has_left_to_kernel()) return;

@@ -67,6 +67,9 @@ Status follow(StreamSocket& connection);
 /// Calls StreamSocket::go_on_as() unless the connection has moved already. Threads: any.
 void move_to_kernel(StreamSocket& connection, int kernel_socket);
 
+/// That of transports::HandOvers.
+void wait_for_moves();
+
 /// Lets other processes ask this one for connections that both have, and this one the others. Call it before the
 /// program begins, and forks.
 void let_others_ask();

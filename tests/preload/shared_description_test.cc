@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <string>
+#include <vector>
 
 #include "tests/preload/preloaded.h"
 
@@ -167,6 +168,36 @@ TEST(SharedDescription, AProcessThatHasNotMovedYetSeesWhatIsSetAtTheKernelsSocke
   moved.give();
   EXPECT_EQ(wait_for(idle), 0);
   EXPECT_EQ(wait_for(user), 0);
+}
+
+/// The parent makes one duplicate after the other while a thread of the library, which the child has asked, gives the
+/// connection's numbers to the kernel's socket.
+TEST(SharedDescription, ADuplicateThatIsMadeWhileTheConnectionMovesToTheKernelMovesToo) {
+  for (int round = 0; round < 60; ++round) {
+    const Ends ends;
+    Signal begin;
+    send_all(ends.ours, "before");
+    EXPECT_EQ(receive(ends.peers, 6), "before");
+    const pid_t child = spawn([&] {
+      begin.wait();
+      send_all(ends.ours, "child");
+    });
+    send_all(ends.ours, "parent");
+    EXPECT_EQ(receive(ends.peers, 6), "parent");
+    begin.give();
+    ::usleep(static_cast<useconds_t>(round % 20) * 200);  // the move takes some milliseconds
+    siginfo_t news{};
+    std::vector<int> copies;
+    while (::waitid(P_PID, static_cast<id_t>(child), &news, WEXITED | WNOHANG | WNOWAIT) == 0 && news.si_pid == 0) {
+      if (copies.size() < 800) copies.push_back(::dup(ends.ours));
+    }
+    EXPECT_EQ(wait_for(child), 0);
+    EXPECT_EQ(receive(ends.peers, 5), "child");
+    for (const int copy : copies) {
+      ASSERT_FALSE(is_on_ring(copy)) << "round " << round;
+      ::close(copy);
+    }
+  }
 }
 
 // -- shutdown(2)
