@@ -168,6 +168,16 @@ int status_flags_of(const Lookup& socket) {
 /// Moves a connection to the kernel, because only the kernel reports events by signals. Returns false when that fails.
 bool becomes_kernels_for_signals(Lookup& socket) { return transports::become_kernels(Ref::share(*socket)); }
 
+/// The socket gets an owner, whom the kernel sends SIGURG when urgent data arrives, with or without O_ASYNC. Returns
+/// whether the kernel has to carry out the call. A way notes the owner for later, since it has no urgent data.
+bool becomes_kernels_for_owner(Lookup& socket) {
+  if (transports::Way* const way = socket->way()) {
+    way->has_signal_owner.store(true);
+    return false;
+  }
+  return !socket->is_datagram() && becomes_kernels_for_signals(socket);
+}
+
 void set_status_flags(Lookup& socket, int flags) {
   if (socket->way() != nullptr)
     socket->values.set(runtime::DescriptionValues::other_flags, flags & (O_APPEND | O_ASYNC));
@@ -206,6 +216,8 @@ Result<int> control(Lookup& socket, int fd, int command, long argument) {
       return 0;
     case F_SETOWN:
     case F_SETOWN_EX:
+      if (becomes_kernels_for_owner(socket)) return kAskKernel;
+      break;
     case F_SETSIG:
       if (way != nullptr) way->has_signal_owner.store(true);
       break;
@@ -281,7 +293,7 @@ Result<int> io_control(Lookup& socket, int fd, unsigned long request, void* argu
       return 0;
     }
   }
-  if (way != nullptr && (request == FIOSETOWN || request == SIOCSPGRP)) way->has_signal_owner.store(true);
+  if ((request == FIOSETOWN || request == SIOCSPGRP) && becomes_kernels_for_owner(socket)) return kAskKernel;
   if (way != nullptr && (request == FIOCLEX || request == FIONCLEX)) {
     return control(socket, fd, F_SETFD, request == FIOCLEX ? FD_CLOEXEC : 0);
   }

@@ -78,6 +78,7 @@ enum class ProcessPart : std::uint8_t {
   ring_descriptors,     ///< libvmacompat/extra_api, load, lock. The child closes those of its parent's rings
   tcp_clock,            ///< libvmacompat/tcp, lock. The child begins anew
   short_lives,          ///< libvmacompat/tcp
+  detours,              ///< libvmacompat/tcp
   port_claims,          ///< libvmacompat/udp, ForkStep::port_claims
   fork_pipe,            ///< libvmacompat/udp, ForkStep::fork_pipe
   known_epoll_sets,     ///< preload, load, lock. Several preload libraries share it, like the next two

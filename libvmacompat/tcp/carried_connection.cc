@@ -72,11 +72,19 @@ bool CarriedConnection::find_way(int fd, const SocketAddress& local, const Socke
   local_ = local.unmapped();
   peer_ = peer.unmapped();
   source_ = wire::EndName::of(peer_);
+  if (detours().are_expected(peer_, monotonic_now())) return false;
   options_ = tcp_send_options_of(fd, peer_.family());
   way_ = way_by(options_);
   if (!way_) return false;
   ring_ = way_->ring();
   return true;
+}
+
+bool CarriedConnection::was_shaken_on_way(int fd) const {
+  const int index = interface_of_handshake(fd), ours = ring_->interface().ifindex();
+  if (index == 0 || index == ours) return true;
+  const auto link = ethernet_->network().link(ours);  // packets come by its VRF, as the kernel sees them
+  return link && link->master == index;
 }
 
 /// Asks for the way there. Returns null when no ring of the embedded device leads there.
@@ -145,6 +153,19 @@ bool CarriedConnection::look(Nanos now) {
   return go_by(options) || !can_go_back();
 }
 
+bool CarriedConnection::has_detour(int fd, Nanos now) {
+  Detour::Segments segments{};
+  {
+    const std::lock_guard guard(lock_);
+    if (phase_ != Phase::running) return false;
+    const tcp::Info info = engine_.info();
+    segments = {info.segments_in, info.segments_out};
+  }
+  if (!detour_.is_found(fd, segments, now)) return false;
+  if (segments.in == 0) detours().note(peer_, now);
+  return true;
+}
+
 // -- the trace -------------------------------------------------------------------------------------
 
 void CarriedConnection::trace(std::uint32_t segments) {
@@ -202,6 +223,7 @@ Status CarriedConnection::take_over(int fd) {
   const auto state = take_out(fd);
   const Status begun = state ? (engine_ = tcp::TcpConnection(settings), begin(*state)) : Status(state.error());
   if (begun) {
+    detour_.begin(fd);
     tell_agent(agent::State::kEstablished);
     return ok();
   }

@@ -19,6 +19,7 @@
 #include "core/ethernet/ring.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/ring_choice.h"
+#include "libvmacompat/tcp/detour.h"
 #include "libvmacompat/tcp/tcp_trace.h"
 
 namespace ringsock::vma {
@@ -44,6 +45,8 @@ class CarriedConnection final : public ethernet::PacketSink {
   /// Finds a ring for the connection from `local` to `peer` of the kernel socket `fd`. Returns false when the kernel
   /// has to carry it.
   bool find_way(int fd, const SocketAddress& local, const SocketAddress& peer);
+  /// Returns whether the handshake of the accepted socket `fd` came by the interface of the way that was found.
+  [[nodiscard]] bool was_shaken_on_way(int fd) const;
   /// Takes the connection over. Errors: those of take_out(), of attaching to the ring; the kernel goes on.
   Status take_over(int fd);
   /// Gives the connection back to `fd`. Errors: EBUSY it has ended, or the kernel has no way to the peer now: it stays;
@@ -82,6 +85,8 @@ class CarriedConnection final : public ethernet::PacketSink {
   // -- the service thread's
   /// Runs due timers and follows changes of the network. Returns false when the connection must go back to the kernel.
   bool look(Nanos now);
+  /// Returns whether the peer's segments come by another interface to the placeholder `fd`: the ring gets none of them.
+  bool has_detour(int fd, Nanos now);
   /// Writes the next segments to VMA's log, at the level info.
   void trace(std::uint32_t segments);
   /// Returns the number of looks at the ring by the application's threads.
@@ -137,6 +142,8 @@ class CarriedConnection final : public ethernet::PacketSink {
   std::shared_ptr<ethernet::Destination> way_;
   std::vector<ethernet::Arrival> kept_;
   std::unique_ptr<TcpTrace> trace_;  ///< null: no segments are traced
+
+  Detour detour_;  ///< the service thread's
 
   std::atomic<bool> is_traced_{false};
   std::atomic<Nanos> next_timer_{Nanos::max()};

@@ -122,6 +122,7 @@ bool TakeOver::move() {
   if (!local || !peer || !is_permitted(role_, socket_.fd(), *local, *peer) ||
       !socket_.carried_.find_way(socket_.fd(), *local, *peer))
     return false;
+  if (role_ == config::VmaRole::tcp_server && !socket_.carried_.was_shaken_on_way(socket_.fd())) return false;
   if (!tcp_clock().enter(socket_)) return false;
   socket_.events_.move();
   const Moving moving(socket_.moves_);

@@ -1,5 +1,6 @@
 #include "libvmacompat/tcp/tcp_settings.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -25,6 +26,12 @@ constexpr std::uint32_t kMostReceiveBytes = 2U << 20;
 /// SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK of SO_BUF_LOCK: the application has chosen the size.
 constexpr int kSendLocked = 1;
 constexpr int kReceiveLocked = 2;
+
+/// Returns whether somebody is to get SIGURG.
+bool has_owner(int fd) {
+  f_owner_ex owner{};
+  return ::fcntl(fd, F_GETOWN_EX, &owner) == 0 && owner.pid != 0;
+}
 
 }  // namespace
 
@@ -98,7 +105,7 @@ bool has_kernels_options(int fd) {
   if (::getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &length) == 0 &&
       (length == sizeof rate ? rate != ~std::uint64_t{0} : static_cast<std::uint32_t>(rate) != UINT32_MAX))
     return true;
-  if (has_filter(fd)) return true;
+  if (has_filter(fd) || has_owner(fd)) return true;
   std::array<char, 16> protocol{};
   socklen_t protocol_length = protocol.size();
   return ::getsockopt(fd, IPPROTO_TCP, TCP_ULP, protocol.data(), &protocol_length) == 0 && protocol_length != 0;

@@ -247,7 +247,7 @@ void TcpSocket::process_ends() noexcept {
 
 bool TcpSocket::look(Nanos now) {
   if (phase() == Phase::on_ring) lender_.packets_freed();  // those of PolledMemory that have not found the socket
-  if (phase() == Phase::on_ring && !carried_.look(now)) become_kernels();
+  if (phase() == Phase::on_ring && (!carried_.look(now) || carried_.has_detour(fd(), now))) become_kernels();
   const std::uint64_t polls = carried_.polls() + events_.polls();
   return seen_polls_.exchange(polls, std::memory_order_relaxed) != polls;
 }

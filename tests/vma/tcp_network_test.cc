@@ -89,6 +89,102 @@ TEST(TcpNetwork, AConnectionOutlivesAnAddressThatIsAway) {
   expect_to_outlive("ip address del 10.9.0.1/24 dev eth0; sleep 0.3; ip address add 10.9.0.1/24 dev eth0");
 }
 
+/// A second cable between the hosts, by which the other host sends what goes to this one's first address, from
+/// `address_there`, which this host reaches by the first cable.
+class OtherWayHere {
+ public:
+  /// @param last  of the addresses there, 10.9.9.N and fd09:9::N: no two stories have the same peer
+  explicit OtherWayHere(int last) : last_(std::to_string(last)) {
+    const std::string peer = std::getenv("TWO_HOSTS_PEER");
+    sh("ip link add eth1 type veth peer name eth1 netns " + peer + "; " + end_of_cable(1, "") + end_of_cable(2, peer));
+    sh("ip route add 10.9.9." + last_ + " via 10.9.0.2; ip route add fd09:9::" + last_ + " via fd09::2; ip -n " + peer +
+       " address add 10.9.9." + last_ + "/32 dev lo; ip -n " + peer + " address add fd09:9::" + last_ +
+       "/128 dev lo nodad");
+    sh("ip -n " + peer + " route add 10.9.0.1 dev eth0 src 10.9.9." + last_ + "; ip -n " + peer +
+       " route add fd09::1 dev eth0 src fd09:9::" + last_);
+  }
+  OtherWayHere(const OtherWayHere&) = delete;
+  OtherWayHere& operator=(const OtherWayHere&) = delete;
+  ~OtherWayHere() {
+    const std::string peer = std::getenv("TWO_HOSTS_PEER");
+    sh("ip -n " + peer + " route del 10.9.0.1; ip -n " + peer +
+       " route del fd09::1; ip link del eth1; ip route del 10.9.9." + last_ + "; ip route del fd09:9::" + last_);
+  }
+
+  /// From now on packets come by the second cable.
+  void begin() const {
+    const std::string change = std::string("ip -n ") + std::getenv("TWO_HOSTS_PEER") + " route change ";
+    sh(change + "10.9.0.1 via 10.9.1.1 src 10.9.9." + last_ + "; " + change +
+       "fd09::1 via fd09:1::1 src fd09:9::" + last_);
+  }
+  [[nodiscard]] std::string there(bool is_ipv6) const { return (is_ipv6 ? "fd09:9::" : "10.9.9.") + last_; }
+
+ private:
+  /// What makes the cable's end usable at once, in this namespace (where `in` is empty) or in another.
+  static std::string end_of_cable(int number, const std::string& in) {
+    const std::string exec = in.empty() ? "" : "ip netns exec " + in + " ", last = std::to_string(number);
+    return exec + "sysctl -qw net.ipv6.conf.eth1.accept_dad=0 net.ipv4.conf.all.rp_filter=0; " + exec +
+           "ip address add 10.9.1." + last + "/24 dev eth1; " + exec + "ip address add fd09:1::" + last +
+           "/64 dev eth1 nodad; " + exec + "ip link set eth1 up; ";
+  }
+  std::string last_;
+};
+
+void expect_words(const Pair& pair) {
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(pair.here.send("question"), 8U);
+    ASSERT_EQ(pair.there.receive(8), "question");
+    ASSERT_EQ(pair.there.send("answer"), 6U);
+    ASSERT_EQ(pair.here.receive(6), "answer");
+  }
+}
+
+TEST(TcpDetour, AConnectionWhosePeerCameByAnotherInterfaceIsNotTakenOver) {
+  const OtherWayHere way(1);
+  way.begin();
+  for (const char* const here : {kHere, "fd09::1", "::ffff:10.9.0.1"}) {
+    const Pair pair = accept_here(here, Calls::kernels);
+    EXPECT_FALSE(pair.here.is_on_ring()) << here;
+    expect_words(pair);
+  }
+}
+
+TEST(TcpDetour, AClientWhoseAnswersComeByAnotherInterfaceGoesOnByTheKernel) {
+  const OtherWayHere way(2);
+  way.begin();
+  for (const bool is_ipv6 : {false, true}) {
+    const Pair pair = connect_from_here(way.there(is_ipv6).c_str(), Calls::kernels);
+    EXPECT_TRUE(pair.here.is_on_ring());
+    expect_words(pair);
+    EXPECT_FALSE(pair.here.is_on_ring());
+    exchange(pair.here, pair.there, kMegabyte);
+  }
+}
+
+TEST(TcpDetour, SuchAPeerIsRemembered) {
+  const OtherWayHere way(3);
+  way.begin();
+  for (int i = 0; i < 2; ++i) expect_words(connect_from_here(way.there(false).c_str(), Calls::kernels));
+  const Pair pair = connect_from_here(way.there(false).c_str(), Calls::kernels);
+  EXPECT_FALSE(pair.here.is_on_ring());
+  expect_words(pair);
+}
+
+/// The peer's route changes while bytes go both ways, and none is lost.
+void expect_to_go_on(const OtherWayHere& way, const Pair& pair) {
+  ASSERT_TRUE(pair.here.is_on_ring());
+  expect_words(pair);
+  way.begin();
+  expect_words(pair);
+  EXPECT_FALSE(pair.here.is_on_ring());
+  exchange(pair.here, pair.there, kMegabyte);
+}
+
+TEST(TcpDetour, APeerMayChangeItsRouteMeanwhile) {
+  const OtherWayHere way(4);
+  expect_to_go_on(way, connect_from_here(way.there(false).c_str(), Calls::kernels));
+}
+
 TEST(TcpNetwork, PacketsAreAsLongAsTheInterfacePermits) {
   const std::string peer = std::getenv("TWO_HOSTS_PEER");
   const auto set_mtu = [&](const std::string& mtu) {

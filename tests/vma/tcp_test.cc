@@ -349,6 +349,75 @@ TEST_P(TcpStory, AnUrgentByteThatNobodyReadsKeepsTheConnectionFromNothing) {
   EXPECT_EQ(pair.there.error_of_receive(), 0);
 }
 
+// -- signals
+
+volatile std::sig_atomic_t urgent_signals = 0;
+
+/// Counts SIGURG as long as it exists.
+class UrgentSignals {
+ public:
+  UrgentSignals() {
+    urgent_signals = 0;
+    struct sigaction counts {};
+    counts.sa_handler = [](int) { urgent_signals = urgent_signals + 1; };
+    EXPECT_EQ(::sigaction(SIGURG, &counts, &before_), 0);
+  }
+  UrgentSignals(const UrgentSignals&) = delete;
+  UrgentSignals& operator=(const UrgentSignals&) = delete;
+  ~UrgentSignals() { ::sigaction(SIGURG, &before_, nullptr); }
+  /// Waits up to ten seconds for the first one.
+  [[nodiscard]] static bool come() {
+    for (int i = 0; i < 1'000 && urgent_signals == 0; ++i) ::usleep(10'000);
+    return urgent_signals != 0;
+  }
+
+ private:
+  struct sigaction before_ {};
+};
+
+/// Expects that the owner that `set_owner` sets is told of an urgent byte, and that the stream goes on.
+void expect_owner_is_told(const Pair& pair, const std::function<int(int fd)>& set_owner) {
+  const UrgentSignals signals;
+  ASSERT_EQ(pair.there.send("before"), 6U);
+  EXPECT_EQ(pair.here.receive(6), "before");
+  ASSERT_TRUE(pair.here.is_on_ring());
+  ASSERT_EQ(set_owner(pair.here.fd()), 0);
+  ASSERT_EQ(pair.there.send_some("!", 1, MSG_OOB), 1);
+  EXPECT_TRUE(UrgentSignals::come());
+  char urgent = 0;
+  EXPECT_EQ(pair.here.receive_some(&urgent, 1, MSG_OOB), 1);
+  EXPECT_EQ(urgent, '!');
+  ASSERT_EQ(pair.there.send("behind"), 6U);
+  EXPECT_EQ(pair.here.receive(6), "behind");
+}
+
+TEST_P(TcpStory, TheOwnerIsToldOfUrgentDataBySigurg) {
+  expect_owner_is_told(connection(), [](int fd) { return ::fcntl(fd, F_SETOWN, ::getpid()); });
+}
+
+TEST_P(TcpStory, SoIsAnOwnerOfTheExtendedCall) {
+  expect_owner_is_told(connection(), [](int fd) {
+    const f_owner_ex owner{F_OWNER_PID, ::getpid()};
+    return ::fcntl(fd, F_SETOWN_EX, &owner);
+  });
+}
+
+TEST_P(TcpStory, SoIsAnOwnerOfIoctl) {
+  expect_owner_is_told(connection(), [](int fd) {
+    const int owner = ::getpid();
+    return ::ioctl(fd, FIOSETOWN, &owner);
+  });
+}
+
+TEST(TcpTakeOver, LeavesASocketWithAnOwnerToTheKernel) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  Stream here(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), Calls::librarys);
+  // By a way that libvma does not see, as if the socket had been another's before.
+  ASSERT_EQ(raw_syscall(SYS_fcntl, here.fd(), F_SETOWN, ::getpid()), 0);
+  ASSERT_EQ(::connect(here.fd(), listener.name().get(), listener.name().length()), 0);
+  EXPECT_FALSE(here.is_on_ring());
+}
+
 // -- processes, with the kernel on the other host
 
 /// Runs `body` with its end of a new connection in a child that has forked before it connected.
