@@ -13,6 +13,12 @@
 namespace ringsock::vma_tests {
 namespace {
 
+/// The other host's name.
+std::string peer_namespace() {
+  const char* const name = std::getenv("TWO_HOSTS_PEER");
+  return name != nullptr ? name : "";
+}
+
 constexpr const char* kHere = "10.9.0.1";
 constexpr const char* kThere = "10.9.0.2";
 
@@ -35,7 +41,7 @@ class Loss {
 
  private:
   static std::string nft(const std::string& commands) {
-    return std::string("ip netns exec ") + std::getenv("TWO_HOSTS_PEER") + " nft '" + commands + "'";
+    return "ip netns exec " + peer_namespace() + " nft '" + commands + "'";
   }
 };
 
@@ -95,7 +101,7 @@ class OtherWayHere {
  public:
   /// @param last  of the addresses there, 10.9.9.N and fd09:9::N: no two stories have the same peer
   explicit OtherWayHere(int last) : last_(std::to_string(last)) {
-    const std::string peer = std::getenv("TWO_HOSTS_PEER");
+    const std::string peer = peer_namespace();
     sh("ip link add eth1 type veth peer name eth1 netns " + peer + "; " + end_of_cable(1, "") + end_of_cable(2, peer));
     sh("ip route add 10.9.9." + last_ + " via 10.9.0.2; ip route add fd09:9::" + last_ + " via fd09::2; ip -n " + peer +
        " address add 10.9.9." + last_ + "/32 dev lo; ip -n " + peer + " address add fd09:9::" + last_ +
@@ -106,7 +112,7 @@ class OtherWayHere {
   OtherWayHere(const OtherWayHere&) = delete;
   OtherWayHere& operator=(const OtherWayHere&) = delete;
   ~OtherWayHere() {
-    const std::string peer = std::getenv("TWO_HOSTS_PEER");
+    const std::string peer = peer_namespace();
     sh("ip -n " + peer + " route del 10.9.0.1; ip -n " + peer +
        " route del fd09::1; ip link del eth1; ip route del 10.9.9." + last_ + "; ip route del fd09:9::" + last_);
   }
@@ -186,7 +192,7 @@ TEST(TcpDetour, APeerMayChangeItsRouteMeanwhile) {
 }
 
 TEST(TcpNetwork, PacketsAreAsLongAsTheInterfacePermits) {
-  const std::string peer = std::getenv("TWO_HOSTS_PEER");
+  const std::string peer = peer_namespace();
   const auto set_mtu = [&](const std::string& mtu) {
     sh("ip link set eth0 mtu " + mtu + "; ip -n " + peer + " link set eth0 mtu " + mtu);
   };
