@@ -226,14 +226,15 @@ Status leave_connection(int fd) {
   return freeze(fd);
 }
 
-/// Does nothing when the socket still has the address: one that the application has bound keeps it.
+/// An accepted socket has no port any more, although getsockname(2) goes on to tell it. One that the application has
+/// bound keeps its port, and cannot be bound again.
 Status take_address(int fd, const SocketAddress& local) {
-  const auto has = name_by(&::getsockname, fd, "tcp: getsockname");
-  if (has && *has == local) return ok();
   if (::bind(fd, local.get(), local.length()) == 0) return ok();
-  // The port is still bound, while the address was forgotten: connect(2) chooses the address by the route.
-  if (errno == EINVAL && has && has->port() == local.port()) return ok();
-  return Error::last("tcp: bind");
+  const Error why = Error::last("tcp: bind");
+  const auto has = name_by(&::getsockname, fd, "tcp: getsockname");
+  // Where the address was forgotten, connect(2) chooses it by the route.
+  const bool keeps_port = why.code == EINVAL && has && has->port() == local.port();
+  return keeps_port ? ok() : Status(why);
 }
 
 Status set_options(int fd, const Established& state) {

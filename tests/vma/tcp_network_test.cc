@@ -119,7 +119,7 @@ class OtherWayHere {
 
   /// From now on packets come by the second cable.
   void begin() const {
-    const std::string change = std::string("ip -n ") + std::getenv("TWO_HOSTS_PEER") + " route change ";
+    const std::string change = "ip -n " + peer_namespace() + " route change ";
     sh(change + "10.9.0.1 via 10.9.1.1 src 10.9.9." + last_ + "; " + change +
        "fd09::1 via fd09:1::1 src fd09:9::" + last_);
   }
@@ -189,6 +189,21 @@ void expect_to_go_on(const OtherWayHere& way, const Pair& pair) {
 TEST(TcpDetour, APeerMayChangeItsRouteMeanwhile) {
   const OtherWayHere way(4);
   expect_to_go_on(way, connect_from_here(way.there(false).c_str(), Calls::kernels));
+}
+
+TEST(TcpDetour, AnAcceptedConnectionsPeerMayChangeItsRouteMeanwhile) {
+  const OtherWayHere way(5);
+  expect_to_go_on(way, accept_here("fd09::1", Calls::kernels));
+}
+
+TEST(TcpDetour, AReceiverFindsThatItsPeerHasChangedItsRoute) {
+  const OtherWayHere way(6);
+  const Pair pair = accept_here(kHere, Calls::kernels);
+  ASSERT_TRUE(pair.here.is_on_ring());
+  std::thread sends([&] { send_pattern(pair.there, 6, 20 * kMegabyte); });
+  way.begin();
+  expect_pattern(pair.here, 6, 20 * kMegabyte);
+  sends.join();
 }
 
 TEST(TcpNetwork, PacketsAreAsLongAsTheInterfacePermits) {
