@@ -37,8 +37,6 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
   [[nodiscard]] FamilyRecord* family() const noexcept { return family_.load(std::memory_order_acquire); }
   /// Returns whether other processes may have it open; never false when they have.
   [[nodiscard]] bool is_shared() const noexcept;
-  /// Returns whether no other process that lives has it open, also where others were killed. Asks the kernel.
-  [[nodiscard]] bool is_alone_now() const noexcept { return family() == nullptr || !family()->others_live(true); }
   /// Returns whether another process has used it since a fork, so that calls may have to ask that process.
   [[nodiscard]] bool is_used_elsewhere() const noexcept;
   /// Returns whether another process has used it since the fork, so that the state here is outdated.
@@ -148,5 +146,10 @@ class Inheritance final : public runtime::ProcessLife, public StreamPart {
  public:
   HandingOn handing_on;
 };
+
+/// Returns whether no other process that lives has the connection open, also where others were killed. Asks the kernel.
+[[nodiscard]] inline bool is_alone_now(const Inheritance& connection) noexcept {
+  return connection.family() == nullptr || !connection.family()->others_live(true);
+}
 
 }  // namespace ringsock::rs

@@ -80,7 +80,7 @@ void drop_leaks(std::vector<Kept>& kept) {
   };
   if (std::count_if(kept.begin(), kept.end(), is_shared) <= kMost) return;
   const auto may_be_leak = [&](const Kept& one) {
-    return is_shared(one) && !stream_of(*one.endpoint).inheritance().is_alone_now();
+    return is_shared(one) && !is_alone_now(stream_of(*one.endpoint).inheritance());
   };
   const auto leaks = std::count_if(kept.begin(), kept.end(), may_be_leak);
   if (leaks <= kMost) return;

@@ -216,7 +216,7 @@ class Pair {
     if (!is_waiting()) return;
     Lookup ring = fd_table().find(ring_.fd());
     auto* const socket = ring_of(ring);
-    started_ = socket == nullptr || socket->inheritance().is_alone_now();
+    started_ = socket == nullptr || is_alone_now(socket->inheritance());
     if (started_) return family.nobody_asks();
     const bool has_ended = !is_alive(maker_);
     if (has_written() || is_wanted_by_program(*socket)) return begin();

@@ -415,7 +415,7 @@ void UdpSocket::after_fork(ForkSide side) noexcept {
 }
 
 /// The kernel gets what waits, because another program that gets the descriptor reads from the kernel only.
-void UdpSocket::become_others() noexcept try {
+void UdpSocket::passed_on() noexcept try {
   leave_rings();
   const std::lock_guard guard(receive_lock_);
   intake_.backlog().give_to_kernel(fd());
@@ -434,7 +434,7 @@ void UdpSocket::before_exec() noexcept {
     is_kept = flags >= 0 && (flags & FD_CLOEXEC) == 0;
   });
   if (!is_kept) return;
-  become_others();
+  passed_on();
   become_kernels();  // an epoll set that the program keeps knows the kernel's sockets only
 }
 

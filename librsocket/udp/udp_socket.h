@@ -66,7 +66,7 @@ class UdpSocket final : public runtime::Endpoint {
   void add_fork_locks(runtime::ForkLocks& locks) override;
   void after_fork(ForkSide side) noexcept override;
   void before_exec() noexcept override;
-  void passed_on() noexcept override { become_others(); }
+  void passed_on() noexcept override;
 
   runtime::SocketStatistics* statistics() noexcept override { return &statistics_; }
 
@@ -75,7 +75,6 @@ class UdpSocket final : public runtime::Endpoint {
   [[nodiscard]] bool has_left_rings() const { return has_left_rings_.load(std::memory_order_acquire); }
   void leave_rings() noexcept;
   void leave_incoming_rings() noexcept;
-  void become_others() noexcept;
   void end_rings_to_port();
   void unlock_and_tell(std::unique_lock<BiasedMutex>& guard);
   void describe();

@@ -63,7 +63,17 @@ CarriedConnection::~CarriedConnection() = default;
 
 // -- the way ---------------------------------------------------------------------------------------
 
-bool CarriedConnection::find_way(int fd, const SocketAddress& local, const SocketAddress& peer) {
+namespace {
+/// Returns whether the handshake of the accepted socket `fd` came by that interface.
+bool was_shaken_on(ethernet::Ethernet& ethernet, int interface, int fd) {
+  const int index = interface_of_handshake(fd);
+  if (index == 0 || index == interface) return true;
+  const auto link = ethernet.network().link(interface);  // packets come by its VRF, as the kernel sees them
+  return link && link->master == index;
+}
+}  // namespace
+
+bool CarriedConnection::find_way(int fd, const SocketAddress& local, const SocketAddress& peer, bool is_accepted) {
   auto ethernet = ethernet::Ethernet::of_socket(fd, rings_of_process());
   if (!ethernet) return false;
   ethernet_ = *std::move(ethernet);
@@ -77,14 +87,7 @@ bool CarriedConnection::find_way(int fd, const SocketAddress& local, const Socke
   way_ = way_by(options_);
   if (!way_) return false;
   ring_ = way_->ring();
-  return true;
-}
-
-bool CarriedConnection::was_shaken_on_way(int fd) const {
-  const int index = interface_of_handshake(fd), ours = ring_->interface().ifindex();
-  if (index == 0 || index == ours) return true;
-  const auto link = ethernet_->network().link(ours);  // packets come by its VRF, as the kernel sees them
-  return link && link->master == index;
+  return !is_accepted || was_shaken_on(*ethernet_, ring_->interface().ifindex(), fd);
 }
 
 /// Asks for the way there. Returns null when no ring of the embedded device leads there.

@@ -44,9 +44,8 @@ class CarriedConnection final : public ethernet::PacketSink {
   void share_choice(const CarriedConnection& listener) { choice_.emplace(*listener.choice_); }
   /// Finds a ring for the connection from `local` to `peer` of the kernel socket `fd`. Returns false when the kernel
   /// has to carry it.
-  bool find_way(int fd, const SocketAddress& local, const SocketAddress& peer);
-  /// Returns whether the handshake of the accepted socket `fd` came by the interface of the way that was found.
-  [[nodiscard]] bool was_shaken_on_way(int fd) const;
+  /// @param is_accepted  the handshake must have come by the interface of the ring
+  bool find_way(int fd, const SocketAddress& local, const SocketAddress& peer, bool is_accepted);
   /// Takes the connection over. Errors: those of take_out(), of attaching to the ring; the kernel goes on.
   Status take_over(int fd);
   /// Gives the connection back to `fd`. Errors: EBUSY it has ended, or the kernel has no way to the peer now: it stays;

@@ -120,9 +120,8 @@ bool TakeOver::move() {
   const auto local = name_by(::getsockname, socket_.fd(), "getsockname");
   const auto peer = name_by(::getpeername, socket_.fd(), "getpeername");
   if (!local || !peer || !is_permitted(role_, socket_.fd(), *local, *peer) ||
-      !socket_.carried_.find_way(socket_.fd(), *local, *peer))
+      !socket_.carried_.find_way(socket_.fd(), *local, *peer, role_ == config::VmaRole::tcp_server))
     return false;
-  if (role_ == config::VmaRole::tcp_server && !socket_.carried_.was_shaken_on_way(socket_.fd())) return false;
   if (!tcp_clock().enter(socket_)) return false;
   socket_.events_.move();
   const Moving moving(socket_.moves_);

@@ -137,16 +137,6 @@ void ReliableQueuePair::fail(ibv_wc_status first) {
   sends_.fail(first);
 }
 
-std::byte* ReliableQueuePair::peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length) {
-  const std::lock_guard guard(send_lock_);
-  return sends_.is_wired() ? sends_.regions().memory(rkey, address, length) : nullptr;
-}
-
-bool ReliableQueuePair::has_sent_all() {
-  const std::lock_guard guard(send_lock_);
-  return sends_.is_direct();
-}
-
 /// The peer's values that are remembered here are not saved: they are read again.
 std::optional<verbs::SavedQueuePair> ReliableQueuePair::save() {
   const std::lock_guard guard(send_lock_);

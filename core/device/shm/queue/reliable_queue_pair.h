@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "core/base/biased_mutex.h"
@@ -67,9 +68,13 @@ class ReliableQueuePair final : public QueuePair, public RcWiring, private RcOwn
   [[nodiscard]] std::uint64_t peer_group() const { return peer_group_.load(std::memory_order_relaxed); }
   [[nodiscard]] PeerProcess peer_process();
   [[nodiscard]] Arming& arming() { return arming_; }
-  std::byte* peer_memory(std::uint32_t rkey, std::uint64_t address, std::uint64_t length);
   int write_at_once(const verbs::InlineWrite& write);
-  [[nodiscard]] bool has_sent_all();
+  /// Calls `use(SendQueue&)` under the send lock.
+  template <class Use>
+  auto with_sends(Use use) {
+    const std::lock_guard guard(send_lock_);
+    return use(sends_);
+  }
   [[nodiscard]] ConnectionMemory& memory() { return memory_; }
   /// verbs::RcExtensions::add_hot_lines(), without those of the receive queue.
   void add_hot_lines(HotLines& lines);

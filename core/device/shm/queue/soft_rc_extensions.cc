@@ -41,10 +41,13 @@ bool SoftRcExtensions::is_own_process(ibv_qp& qp) {
 
 std::byte* SoftRcExtensions::peer_memory(ibv_qp& qp, std::uint32_t key, std::uint64_t address, std::size_t length) {
   if (qp.qp_type != IBV_QPT_RC) return nullptr;
-  return ours(qp).peer_memory(key, address, length);
+  return ours(qp).with_sends(
+      [&](SendQueue& sends) { return sends.is_wired() ? sends.regions().memory(key, address, length) : nullptr; });
 }
 
-bool SoftRcExtensions::has_sent_all(ibv_qp& qp) { return qp.qp_type == IBV_QPT_RC && ours(qp).has_sent_all(); }
+bool SoftRcExtensions::has_sent_all(ibv_qp& qp) {
+  return qp.qp_type == IBV_QPT_RC && ours(qp).with_sends([](const SendQueue& sends) { return sends.is_direct(); });
+}
 
 std::optional<verbs::SavedQueuePair> SoftRcExtensions::save(ibv_qp& qp) {
   if (qp.qp_type != IBV_QPT_RC) return std::nullopt;
