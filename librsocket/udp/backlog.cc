@@ -1,15 +1,14 @@
 #include "librsocket/udp/backlog.h"
 
-#include <linux/sock_diag.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "core/base/socket_memory.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/runtime/shared_page.h"
 
@@ -109,10 +108,8 @@ class BorrowedSockets {
 /// Returns whether the socket's buffer takes a datagram of `bytes`. The kernel loses what it does not take.
 bool has_room(int fd, std::size_t bytes) {
   constexpr std::size_t kOverhead = 2048;  // of the kernel, for each datagram
-  std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
-  socklen_t length = sizeof counts;
-  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return false;
-  return counts[SK_MEMINFO_RMEM_ALLOC] + bytes + kOverhead <= counts[SK_MEMINFO_RCVBUF];
+  const auto memory = socket_memory(fd);
+  return memory && (*memory)[SK_MEMINFO_RMEM_ALLOC] + bytes + kOverhead <= (*memory)[SK_MEMINFO_RCVBUF];
 }
 
 /// Returns where a sender of this host reaches the socket of that name.

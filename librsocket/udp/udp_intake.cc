@@ -1,6 +1,5 @@
 #include "librsocket/udp/udp_intake.h"
 
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -15,6 +14,7 @@
 #include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/base/libc_calls.h"
+#include "core/base/socket_memory.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/transports/kernel_calls.h"
@@ -142,10 +142,10 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
 
 /// Takes note of the datagrams that the kernel's socket has lost since the last call. Whose they were it does not tell.
 void UdpIntake::note_losses(int fd) {
-  std::array<std::uint32_t, SK_MEMINFO_VARS> counts{};
-  socklen_t length = sizeof counts;
-  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, counts.data(), &length) != 0) return;
-  lost_ += counts[SK_MEMINFO_DROPS] - std::exchange(drops_, counts[SK_MEMINFO_DROPS]);
+  const auto memory = socket_memory(fd);
+  if (!memory) return;
+  const std::uint32_t drops = (*memory)[SK_MEMINFO_DROPS];
+  lost_ += drops - std::exchange(drops_, drops);
 }
 
 /// Returns the source of the kernel's next datagram. If that source's ring waits for no more datagrams than the kernel

@@ -1,12 +1,12 @@
 #include "libvmacompat/tcp/detour.h"
 
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/socket_memory.h"
 #include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/tcp/short_lives.h"
 
@@ -16,10 +16,8 @@ namespace {
 
 /// Returns how many packets the kernel's socket has dropped, 0 where Linux does not tell.
 std::uint32_t drops_of(int fd) {
-  std::array<std::uint32_t, SK_MEMINFO_VARS> numbers{};
-  socklen_t length = sizeof numbers;
-  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, numbers.data(), &length) != 0) return 0;
-  return numbers[SK_MEMINFO_DROPS];
+  const auto memory = socket_memory(fd);
+  return memory ? (*memory)[SK_MEMINFO_DROPS] : 0;
 }
 
 /// What IP_PKTOPTIONS gives with IP_PKTINFO set.

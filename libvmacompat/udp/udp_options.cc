@@ -1,13 +1,12 @@
 #include "libvmacompat/udp/udp_options.h"
 
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 
+#include "core/base/socket_memory.h"
 #include "libvmacompat/process/kernel_options.h"
 #include "libvmacompat/process/vma_process.h"
 
@@ -126,9 +125,8 @@ void stop_multicast_loop(int fd, int domain) {
 }
 
 std::uint32_t kernel_drops_of(int fd) {
-  std::array<std::uint32_t, SK_MEMINFO_VARS> facts{};
-  socklen_t length = sizeof facts;
-  return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, facts.data(), &length) == 0 ? facts[SK_MEMINFO_DROPS] : 0;
+  const auto memory = socket_memory(fd);
+  return memory ? (*memory)[SK_MEMINFO_DROPS] : 0;
 }
 
 void learn_time_outs(runtime::Endpoint& endpoint, int fd) {
