@@ -191,9 +191,9 @@ void EventCollector::find_overlooked(HotMembers& hot, std::uint32_t now) {
   if (youngest > now - scan_began_ + kShownWithin) return;
   for (EpollMember* const member : asked_) {
     if (member->reportable() == 0) continue;
+    hot.heat(*member, 0);  // it may be cold by now, and what its doorbell would have told of is taken
     const std::uint32_t stamp = member->endpoint().arrival_stamp();
     if (stamp == 0 || age_of(stamp, now) <= youngest) continue;
-    hot.heat(*member, 0);
     found_.push_back({member, stamp, age_of(stamp, now), found_.size()});
   }
 }
