@@ -15,6 +15,7 @@
 #include "core/base/clock.h"
 #include "core/base/libc_calls.h"
 #include "core/base/socket_memory.h"
+#include "core/device/shm/datagrams/mark.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/transports/kernel_calls.h"
@@ -27,10 +28,16 @@ namespace {
 constexpr unsigned kDatagramsBeforeDoor = 4;
 constexpr unsigned kLooksPerKernelLook = 64;      ///< at empty rings, by a call that comes again soon
 constexpr unsigned kDatagramsPerKernelLook = 64;  ///< while rings have datagrams
+constexpr std::size_t kControlRoom = CMSG_SPACE(sizeof(std::uint32_t)) + soft::kMarkRoom;
 
 /// Returns whether a datagram comes behind kernel datagrams that have not come yet. The numbers wrap.
 bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
   return static_cast<std::int32_t>(after_kernel - from_kernel) > 0;
+}
+
+/// Returns whether the ring's oldest datagram comes behind some of the kernel's that have not come yet.
+bool waits(const soft::IncomingRings::Ring& ring) {
+  return ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel);
 }
 
 /// recvmsg(2) without waiting.
@@ -45,8 +52,8 @@ SocketAddress source_of(const sockaddr_storage& name, socklen_t length) {
   return source ? soft::canonical_address(*source) : SocketAddress();
 }
 
-/// recvmsg(2) without waiting, from a socket with SO_RXQ_OVFL that the application has not asked for. There is no other
-/// control data.
+/// recvmsg(2) without waiting, from a socket that tells losses and marks, which the application has not asked for.
+/// There is no other control data.
 Result<ssize_t> receive_without_control(int fd, msghdr& message, int flags) {
   message.msg_control = nullptr;
   message.msg_controllen = 0;
@@ -55,46 +62,27 @@ Result<ssize_t> receive_without_control(int fd, msghdr& message, int flags) {
   return got;
 }
 
-void count_losses(int fd, int on) { ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &on, sizeof on); }
+/// Makes the kernel's socket tell losses and marks, or not any more.
+void tell_more(int fd, int domain, bool on) {
+  const int value = on ? 1 : 0;
+  ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &value, sizeof value);
+  soft::tell_marks(fd, domain, on);
+}
 
-struct KernelsNext {
-  SocketAddress source;
-  std::uint32_t drops;  ///< how many the socket had lost when it came, 0: none, or unknown
-};
-
-/// Looks at the kernel's next datagram. Errors: EAGAIN, the kernel's.
-Result<KernelsNext> peek(int fd) {
-  sockaddr_storage name{};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(std::uint32_t))> control{};
-  msghdr message{};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
-  KernelsNext out{source_of(name, message.msg_namelen), 0};
+/// Returns how many datagrams the socket had lost when this one came, 0: none, or unknown.
+std::uint32_t drops_before(const msghdr& message) {
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  std::uint32_t drops = 0;
   const bool is_told = header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SO_RXQ_OVFL;
-  if (is_told) std::memcpy(&out.drops, CMSG_DATA(header), sizeof out.drops);
-  return out;
+  if (is_told) std::memcpy(&drops, CMSG_DATA(header), sizeof drops);
+  return drops;
 }
 
 /// Lets all rings go on that wait for the kernel.
 void release(soft::IncomingRings& rings) {
   for (soft::IncomingRings::Ring& ring : rings.rings()) {
-    if (ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel)) ring.from_kernel = ring.awaited;
+    if (waits(ring)) ring.from_kernel = ring.awaited;
     ring.awaited = 0;
-  }
-}
-
-/// Reads how many datagrams the senders of new rings had sent by the kernel, but for those that are sending one. They
-/// have all been taken if the kernel's socket is found empty afterwards.
-void count_for_new(soft::IncomingRings& rings) {
-  for (soft::IncomingRings::Ring& ring : rings.rings()) {
-    if (ring.is_known) continue;
-    const auto count = ring.reader.by_kernel();
-    ring.is_counted = count.has_value();
-    ring.from_kernel = count.value_or(0);
   }
 }
 
@@ -148,20 +136,40 @@ void UdpIntake::note_losses(int fd) {
   lost_ += drops - std::exchange(drops_, drops);
 }
 
-/// Returns the source of the kernel's next datagram. If that source's ring waits for no more datagrams than the kernel
-/// had lost before this one, it waits no longer. Errors: EAGAIN, the kernel's.
-Result<SocketAddress> UdpIntake::source_of_kernels_next(int fd) {
-  const auto seen = peek(fd);
-  if (!seen) return seen.error();
-  if (is_behind(seen->drops, drops_)) lost_ += seen->drops - std::exchange(drops_, seen->drops);
+/// Looks at the kernel's next datagram. If its source's ring waits for no more datagrams than the kernel had lost
+/// before this one, it waits no longer. Errors: EAGAIN, the kernel's.
+Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
+  sockaddr_storage name{};
+  alignas(cmsghdr) std::array<std::byte, kControlRoom> control{};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = sizeof name;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
+  const OfKernel next{source_of(name, message.msg_namelen), drops_before(message), soft::mark_of(message)};
+  if (is_behind(next.drops, drops_)) lost_ += next.drops - std::exchange(drops_, next.drops);
   for (Ring& ring : rings_->rings()) {
     if (lost_ == 0) break;
-    const bool waits = ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel);
-    if (!waits || ring.awaited - ring.from_kernel > lost_ || !(ring.source == seen->source)) continue;
+    if (!waits(ring) || ring.awaited - ring.from_kernel > lost_ || !(ring.source == next.source)) continue;
     lost_ -= ring.awaited - ring.from_kernel;
     ring.from_kernel = std::exchange(ring.awaited, 0);
   }
-  return seen->source;
+  return next;
+}
+
+/// Notes that a datagram of the kernel was taken. What the kernel had lost before a mark is no matter of the ring that
+/// begins there.
+void UdpIntake::note_taken(const OfKernel& one) {
+  auto& rings = rings_->rings();
+  for (Ring& ring : rings) {
+    if (!(ring.source == one.source)) continue;
+    ++ring.from_kernel;
+    if (one.mark == 0) continue;
+    ring.from_kernel = ring.awaited = 0;
+    ring.reader.tell_mark(static_cast<std::uint32_t>(one.mark));
+    if (std::none_of(rings.begin(), rings.end(), waits)) lost_ = std::min(lost_, drops_ - one.drops);
+  }
 }
 
 /// Returns whether a ring that waits goes on: those that it waits for are among the lost ones, or its time is over.
@@ -175,36 +183,6 @@ bool UdpIntake::goes_on(Ring& ring, Nanos now) {
   if (are_lost) lost_ -= missing;
   ring.from_kernel = ring.awaited;
   return true;
-}
-
-/// What the kernel has lost before is no matter of these rings: the number that they begin with counts it.
-void UdpIntake::count_new_rings(int fd) {
-  count_for_new(*rings_);
-  note_losses(fd);
-  lost_at_count_ = lost_;
-}
-
-/// Lets the senders of new rings use them if the kernel's socket is empty.
-void UdpIntake::look_for_new_rings(int fd) {
-  count_new_rings(fd);
-  const auto seen = source_of_kernels_next(fd);
-  if (!seen && seen.error().code == EAGAIN) tell_new_rings();
-}
-
-/// Lets the senders of new rings use them whose number of datagrams is known: all of them have been brought by the
-/// kernel.
-void UdpIntake::tell_new_rings() {
-  if (!has_unknown_rings_) return;
-  has_unknown_rings_ = false;
-  // A ring that waits may wait for these.
-  if (!waits_for_kernel_) lost_ -= std::min(lost_, lost_at_count_);
-  lost_at_count_ = 0;
-  for (Ring& ring : rings_->rings()) {
-    if (ring.is_known) continue;
-    ring.is_known = ring.is_counted;
-    if (ring.is_known) ring.reader.tell_known();
-    has_unknown_rings_ = has_unknown_rings_ || !ring.is_known;
-  }
 }
 
 /// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
@@ -254,9 +232,9 @@ bool UdpIntake::look_at_door(int fd, bool at_once) {
   if (found == Found::nothing) return false;
   has_news_ = true;  // those who sleep have lost their bell
   if (found == Found::bells) return true;
-  has_new_rings_ = has_unknown_rings_ = true;
+  has_new_rings_ = true;
   pause_at_door_ = kShortestPause;
-  if (!std::exchange(counts_losses_, true)) count_losses(fd, 1);
+  if (!std::exchange(counts_losses_, true)) tell_more(fd, domain_, true);
   // The kernel gives a connected socket its peer's datagrams only.
   auto& rings = rings_->rings();
   for (std::size_t i = rings.size(); i-- > 0 && !peer_.is_unspecified();) {
@@ -264,12 +242,16 @@ bool UdpIntake::look_at_door(int fd, bool at_once) {
     rings[i].reader.close();
     rings_->remove(i);
   }
+  for (Ring& ring : rings) {
+    if (!std::exchange(ring.is_known, true)) ring.reader.tell_mark(soft::kUdRingExpectsMark);
+  }
   return true;
 }
 
 /// Opens the door of a socket that is used for more than a question.
 void UdpIntake::open_door(int fd) {
   if (!may_have_rings_ || ++datagrams_ < kDatagramsBeforeDoor) return;
+  if (door_opens_at_ != 0 && ticks() < door_opens_at_) return;
   const int saved_errno = errno;
   const auto name = name_by(::getsockname, fd, "datagrams: getsockname");
   const auto cookie = soft::socket_cookie(fd);
@@ -317,18 +299,16 @@ void UdpIntake::received_by_waiting(int fd) {
 /// Takes the kernel's next datagram, or one of a ring that comes before it.
 Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
-  SocketAddress source;
+  OfKernel next{};
   if (!rings_->empty()) {
-    if (has_unknown_rings_) count_new_rings(fd);
-    const auto seen = source_of_kernels_next(fd);
+    const auto seen = look_at_kernels_next(fd);
     if (!seen) {
-      if (seen.error().code == EAGAIN) tell_new_rings();
       has_released_ = seen.error().code == EAGAIN && kernel_is_empty(fd);
       promised_ = Promised::nothing;
       return seen.error();
     }
-    source = *seen;
-    const auto before = promised_ == Promised::kernels ? std::nullopt : next_before(source);
+    next = *seen;
+    const auto before = promised_ == Promised::kernels ? std::nullopt : next_before(next.source);
     if (before) return take_of_ring(*before, message, flags);
   }
   promised_ = Promised::nothing;
@@ -339,15 +319,45 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
     return got;
   }
   // Threads that sleep may have been meant to wake by it.
-  if (std::exchange(is_armed_, false)) has_news_ = true;
-  for (Ring& ring : rings_->rings()) {
-    if (ring.source == source) ++ring.from_kernel;
-  }
-  if (has_unknown_rings_) look_for_new_rings(fd);
+  if (std::exchange(is_armed_, false)) has_news_ = is_bell_ = true;
+  if (std::exchange(is_bell_, false)) ++bells_;
+  note_taken(next);
   return got;
 }
 
 Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_last_look) {
+  auto got = receive_next(fd, message, flags, is_last_look);
+  if (got && rings_ && (flags & MSG_PEEK) == 0) count_use(fd);
+  return got;
+}
+
+/// A ring is of use to those who find something without a sleep. One who has to be woken for most datagrams gets them
+/// at the kernel's price, and pays for the look at the rings: he does without them for many times the time in which he
+/// found that out.
+void UdpIntake::count_use(int fd) {
+  constexpr unsigned kDatagrams = 128;
+  constexpr unsigned kTimes = 4;               // peers that all sleep at first may find out that they need not
+  constexpr std::uint64_t kShortestPause = 8;  // of that time
+  constexpr std::uint64_t kLongestPause = 6'400'000'000;  // ticks(): some 3 s
+  if (++taken_ == 1) counts_since_ = ticks();
+  if (taken_ < kDatagrams) return;
+  const bool is_useless = 16 * std::exchange(bells_, 0) > 15 * std::exchange(taken_, 0);
+  if (!is_useless || rings_->empty()) {
+    useless_times_ = 0;
+    pause_ = 0;
+    return;
+  }
+  if (++useless_times_ < kTimes) return;
+  const std::uint64_t now = ticks();
+  pause_ = std::min(std::max(2 * pause_, kShortestPause * (now - counts_since_)), kLongestPause);
+  door_opens_at_ = now + pause_;
+  close_rings(fd);
+  datagrams_ = 0;
+  has_news_ = has_shut_door_ = true;
+}
+
+/// receive(), without the count.
+Result<ssize_t> UdpIntake::receive_next(int fd, msghdr& message, int flags, bool is_last_look) {
   if (!backlog_.empty()) {
     auto got = backlog_.receive(message, flags, domain_);
     if (got || got.error().code != EAGAIN) return got;
@@ -368,7 +378,7 @@ Result<ssize_t> UdpIntake::receive(int fd, msghdr& message, int flags, bool is_l
     if (got || got.error().code != EAGAIN) return got;
   }
   // A thread that is about to sleep need not ask the kernel: the descriptors of arm() wake it at once.
-  const bool is_due = is_last_look || was_woken || has_unknown_rings_ || ++looks_ % kLooksPerKernelLook == 0;
+  const bool is_due = is_last_look || was_woken || ++looks_ % kLooksPerKernelLook == 0;
   for (bool is_first = true;; is_first = false) {
     // Before the rings: their bells are read here.
     const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, was_woken && is_first);
@@ -388,14 +398,14 @@ Result<int> UdpIntake::unread_bytes(int fd) {
   if (rings_) look_at_door(fd, true);
   for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
     auto next = next_of_rings();
-    const auto source = next ? Result<SocketAddress>(SocketAddress()) : source_of_kernels_next(fd);
-    if (!next && source) next = next_before(*source);
+    const auto of_kernel = next ? Result<OfKernel>(OfKernel{}) : look_at_kernels_next(fd);
+    if (!next && of_kernel) next = next_before(of_kernel->source);
     if (next) {
       next_ring_ = next->ring;
       promised_ = Promised::rings;
       return static_cast<int>(next->datagram.payload.size());
     }
-    if (source || !kernel_is_empty(fd)) break;
+    if (of_kernel || !kernel_is_empty(fd)) break;
   }
   int bytes = 0;
   if (::ioctl(fd, FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
@@ -416,7 +426,6 @@ bool UdpIntake::is_due_for_kernel() { return ++looks_ % kLooksPerKernelLook == 0
 bool UdpIntake::becomes_readable(int fd) {
   if (!rings_) return false;
   look_at_door(fd, std::exchange(was_woken_, false));
-  if (has_unknown_rings_) look_for_new_rings(fd);
   return next_of_rings().has_value() || kernel_is_empty(fd);
 }
 
@@ -431,30 +440,30 @@ int UdpIntake::arm() {
 void UdpIntake::woken() {
   must_look_ = was_woken_ = true;
   // The caller tells the others, which arm the rings again. Until then the senders need not wake anybody.
-  if (std::exchange(is_armed_, false) && rings_) rings_->disarm();
+  if (!std::exchange(is_armed_, false)) return;
+  is_bell_ = true;
+  if (rings_) rings_->disarm();
 }
 
 // -- the end ---------------------------------------------------------------------------------------
 
 /// Keeps the kernel's next datagram, unless a ring's comes before. Returns false when the kernel's socket is empty.
 bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
-  const auto seen = source_of_kernels_next(fd);
+  const auto seen = look_at_kernels_next(fd);
   if (!seen) return false;
-  const SocketAddress source = *seen;
-  if (next_before(source)) return true;
+  if (next_before(seen->source)) return true;
   iovec part{room.data(), room.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   const auto got = receive_without_control(fd, message, 0);
   if (!got) return false;
+  note_taken(*seen);
   soft::SenderSocket sender;
-  for (Ring& ring : rings_->rings()) {
-    if (!(ring.source == source)) continue;
-    ++ring.from_kernel;
-    sender = ring.sender;
+  for (const Ring& ring : rings_->rings()) {
+    if (ring.source == seen->source) sender = ring.sender;
   }
-  backlog_.add(source, room.first(static_cast<std::size_t>(*got)), sender);
+  backlog_.add(seen->source, room.first(static_cast<std::size_t>(*got)), sender);
   return true;
 }
 
@@ -483,7 +492,7 @@ void UdpIntake::close_rings(int fd) {
     wait_until_ = Nanos::max();
   }
   rings_.reset();
-  if (std::exchange(counts_losses_, false)) count_losses(fd, 0);
+  if (std::exchange(counts_losses_, false)) tell_more(fd, domain_, false);
   promised_ = Promised::nothing;
   wait_until_ = Nanos::max();
   errno = saved_errno;

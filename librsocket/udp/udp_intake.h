@@ -65,9 +65,13 @@ class UdpIntake {
   struct News {
     bool must_arm = false;   ///< threads that sleep must arm the rings: there are new ones, or their bell was taken
     bool new_rings = false;  ///< rings were added
+    bool shut_door = false;  ///< the next door may have its descriptor's number
   };
   /// Returns what has happened since the last call.
-  [[nodiscard]] News take_news() { return {std::exchange(has_news_, false), std::exchange(has_new_rings_, false)}; }
+  [[nodiscard]] News take_news() {
+    return {std::exchange(has_news_, false), std::exchange(has_new_rings_, false),
+            std::exchange(has_shut_door_, false)};
+  }
 
   /// Returns the door and the rings, null before there is a door.
   [[nodiscard]] soft::IncomingRings* door() const { return rings_.get(); }
@@ -95,23 +99,28 @@ class UdpIntake {
     std::size_t ring;
     soft::ParsedDatagram datagram;
   };
+  struct OfKernel {
+    SocketAddress source;
+    std::uint32_t drops;  ///< how many the socket had lost when it came, 0: none, or unknown
+    int mark;             ///< soft::mark_of()
+  };
   /// What a look has promised to be the next datagram.
   enum class Promised : std::uint8_t { nothing, rings, kernels };
 
+  Result<ssize_t> receive_next(int fd, msghdr& message, int flags, bool is_last_look);
+  void count_use(int fd);
   std::optional<Next> next_of_rings();
   Result<ssize_t> take_of_kernel(int fd, msghdr& message, int flags);
   Result<ssize_t> take_of_kernel_alone(int fd, msghdr& message, int flags);
   Result<ssize_t> take_of_ring(const Next& next, msghdr& message, int flags);
   std::optional<Next> next_before(const SocketAddress& source);
   bool kernel_is_empty(int fd);
-  void count_new_rings(int fd);
-  void tell_new_rings();
-  void look_for_new_rings(int fd);
   void note_losses(int fd);
+  void note_taken(const OfKernel& one);
   bool goes_on(Ring& ring, Nanos now);
   void open_door(int fd);
   bool look_at_door(int fd, bool at_once);
-  Result<SocketAddress> source_of_kernels_next(int fd);
+  Result<OfKernel> look_at_kernels_next(int fd);
   void close_rings(int fd);
   bool keep_one_of_kernel(int fd, std::span<std::byte> room);
 
@@ -119,21 +128,28 @@ class UdpIntake {
   bool may_have_rings_ = true;
   bool has_news_ = false;
   bool has_new_rings_ = false;
-  bool has_unknown_rings_ = false;   ///< whose senders do not use them yet
-  bool is_armed_ = false;            ///< the kernel's next datagram is a bell
-  bool must_look_ = false;           ///< a thread is about to sleep, or has slept
-  bool was_woken_ = false;           ///< a descriptor of arm() was readable, and has not been looked at since
-  bool waits_for_kernel_ = false;    ///< a ring has a datagram that comes behind some of the kernel's
-  bool has_released_ = false;        ///< the last look at the kernel's socket has ended such a wait
-  bool counts_losses_ = false;       ///< the kernel's socket has SO_RXQ_OVFL, which the application did not ask for
-  std::uint32_t drops_ = 0;          ///< of the kernel's socket, as far as they have been taken note of
-  std::uint32_t lost_ = 0;           ///< those for which no ring has gone on yet
-  std::uint32_t lost_at_count_ = 0;  ///< of these: when the datagrams of new rings' senders were counted
+  bool has_shut_door_ = false;
+  bool is_armed_ = false;          ///< the kernel's next datagram is a bell
+  bool is_bell_ = false;           ///< it has woken a thread
+  bool must_look_ = false;         ///< a thread is about to sleep, or has slept
+  bool was_woken_ = false;         ///< a descriptor of arm() was readable, and has not been looked at since
+  bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
+  bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
+  bool counts_losses_ = false;     ///< the kernel's socket tells losses and marks: the application did not ask for it
+  std::uint32_t drops_ = 0;        ///< of the kernel's socket, as far as they have been taken note of
+  std::uint32_t lost_ = 0;         ///< those for which no ring has gone on yet
   Nanos wait_until_ = Nanos::max();
   Promised promised_ = Promised::nothing;
   unsigned datagrams_ = 0;       ///< received before the door was opened
   unsigned looks_ = 0;           ///< at empty rings
   unsigned taken_of_rings_ = 0;  ///< since the last look at the kernel's socket
+  // Whether rings are of use (count_use()):
+  unsigned taken_ = 0;               ///< since the last decision
+  std::uint64_t counts_since_ = 0;   ///< ticks()
+  unsigned useless_times_ = 0;       ///< decisions against the rings, one after the other
+  unsigned bells_ = 0;               ///< of these: have woken a thread, or would have
+  std::uint64_t pause_ = 0;          ///< ticks(): the last time without rings
+  std::uint64_t door_opens_at_ = 0;  ///< ticks(), 0: at once
   std::size_t next_ring_ = 0;
   std::uint64_t looked_at_door_ = 0;  ///< ticks()
   std::uint64_t pause_at_door_ = 0;   ///< ticks()

@@ -128,7 +128,7 @@ inline void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
   ++outlet.by_kernel;
   outlet.wakes = false;
-  if (outlet.ring) return outlet.ring->sent_by_kernel(outlet.by_kernel);
+  if (outlet.ring) return;
   if (++outlet.datagrams < kDatagramsBeforeRing) return;
   const std::uint64_t now = stamp();
   if (now >= outlet.look_at) [[unlikely]]
@@ -149,6 +149,30 @@ Result<ssize_t> UdpOutlets::send_without_lock(int fd, const msghdr& message, int
   return sent;
 }
 
+/// Sends by the kernel what the ring does not take. Returns -1 and sets errno as sendmsg(2).
+ssize_t UdpOutlets::send_beside_ring(int fd, Outlets::value_type& to, const msghdr& message, int flags) {
+  Outlet& outlet = to.second;
+  if (std::exchange(outlet.marks, false)) {
+    const ssize_t sent = soft::send_with_mark(fd, message, flags, to.first.family(), outlet.ring->mark());
+    if (sent >= 0) {
+      outlet.ring->sent_mark();
+      outlet.by_kernel = 0;
+    }
+    if (sent >= 0 || errno != EINVAL) return sent;
+    end_ring(outlet);
+    outlet.look_at = stamp() + kForeign;
+  }
+  const ssize_t sent = send_by_kernel(fd, message, flags);
+  if (sent >= 0) {
+    sent_by_kernel(fd, to);
+  } else if (std::exchange(outlet.wakes, false)) {
+    const int error = errno;
+    outlet.ring->has_not_woken();
+    errno = error;
+  }
+  return sent;
+}
+
 Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags, std::unique_lock<BiasedMutex>& lock) {
   auto* const to = find(message);
   if (!keeps_lock_ && (to == nullptr || !to->second.ring)) return send_without_lock(fd, message, flags, lock);
@@ -156,16 +180,8 @@ Result<ssize_t> UdpOutlets::send(int fd, const msghdr& message, int flags, std::
     const auto bytes = total_bytes(message.msg_iov, message.msg_iovlen);
     if (bytes && *bytes <= soft::kMaxRingDatagram && put(fd, *to, message, *bytes)) return static_cast<ssize_t>(*bytes);
   }
-  if (to != nullptr && to->second.ring) to->second.ring->sends_by_kernel(to->second.by_kernel);
-  const ssize_t sent = send_by_kernel(fd, message, flags);
-  if (sent < 0) {
-    const Error why = Error::last("sendmsg");
-    if (to != nullptr && to->second.ring) to->second.ring->sent_by_kernel(to->second.by_kernel);
-    if (to != nullptr && std::exchange(to->second.wakes, false)) to->second.ring->has_not_woken();
-    return why;
-  }
-  if (to != nullptr) sent_by_kernel(fd, *to);
-  return sent;
+  const ssize_t sent = to != nullptr ? send_beside_ring(fd, *to, message, flags) : send_by_kernel(fd, message, flags);
+  return sent >= 0 ? Result<ssize_t>(sent) : Error::last("sendmsg");
 }
 
 Result<ssize_t> UdpOutlets::send_to_peer(int fd, const void* data, std::size_t bytes, int flags) {
@@ -193,6 +209,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
   switch (outlet.ring->put(outlet.by_kernel, parts, bytes)) {
     case soft::OutgoingRing::Put::done: return true;
     case soft::OutgoingRing::Put::early: return false;
+    case soft::OutgoingRing::Put::marks: outlet.marks = true; return false;
     case soft::OutgoingRing::Put::asleep: outlet.wakes = true; return false;
     case soft::OutgoingRing::Put::full: outlet.overflows = true; return false;
     case soft::OutgoingRing::Put::gone: break;
@@ -203,7 +220,7 @@ bool UdpOutlets::put(int fd, Outlets::value_type& to, const msghdr& message, std
 /// Ends the ring; the next datagram looks for another one. Returns false.
 bool UdpOutlets::end_ring(Outlet& outlet) {
   outlet.ring.reset();
-  outlet.wakes = false;
+  outlet.wakes = outlet.marks = false;
   outlet.patience = outlet.look_at = 0;
   return false;
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <mellanox/vma_extra.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
@@ -59,9 +60,10 @@ void UdpSocket::unlock_and_tell(std::unique_lock<BiasedMutex>& guard) {
   const UdpIntake::News news = intake_.take_news();
   if (news.must_arm || has_rings_.load(std::memory_order_relaxed) != intake_.has_rings())
     has_rings_.store(intake_.has_rings(), std::memory_order_relaxed);
+  if (news.shut_door) has_shut_a_door_.store(true, std::memory_order_relaxed);
   guard.unlock();
   if (!news.must_arm) return;
-  if (news.new_rings) describe();
+  if (news.new_rings || news.shut_door) describe();
   note_activity(EPOLLIN);
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
@@ -327,7 +329,10 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
-  if (level == SOL_SOCKET && name == SO_RXQ_OVFL) leave_rings();  // UdpIntake may have set it
+  const bool is_of_intake = (level == SOL_SOCKET && name == SO_RXQ_OVFL) ||
+                            (level == IPPROTO_IP && name == IP_RECVTTL) ||
+                            (level == IPPROTO_IPV6 && name == IPV6_RECVHOPLIMIT);
+  if (is_of_intake) leave_rings();  // it may have set it
   return ::getsockopt(fd(), level, name, value, length) == 0 ? ok() : Status(Error::last("getsockopt"));
 }
 

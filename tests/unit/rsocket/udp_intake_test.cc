@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/device/shm/datagrams/mark.h"
 #include "core/device/shm/datagrams/outgoing_ring.h"
 #include "tests/unit/shm_datagrams/udp_world.h"
 
@@ -32,6 +33,22 @@ struct Sender : UdpEnd {
   OutgoingRing::Put put(std::uint32_t after, std::string_view text) const {
     const iovec part{const_cast<char*>(text.data()), text.size()};
     return ring->put(after, {&part, 1}, text.size());
+  }
+  /// The last datagram by the kernel before the ring begins.
+  void send_mark(const UdpEnd& to, std::string_view text = "the mark") const {
+    EXPECT_EQ(put(0, text), OutgoingRing::Put::marks);
+    send_with(ring->mark(), to, text);
+    ring->sent_mark();
+  }
+  void send_with(int mark, const UdpEnd& to, std::string_view text) const {
+    iovec part{const_cast<char*>(text.data()), text.size()};
+    SocketAddress there = to.name;
+    msghdr message{};
+    message.msg_name = const_cast<sockaddr*>(there.get());
+    message.msg_namelen = there.length();
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    EXPECT_EQ(soft::send_with_mark(fd.get(), message, 0, AF_INET, mark), static_cast<ssize_t>(text.size()));
   }
   std::unique_ptr<OutgoingRing> ring;
 };
@@ -84,6 +101,8 @@ struct UdpIntakeWithARing : testing::Test {
     bob.intake.arm();
     bob.intake.woken();
     EXPECT_EQ(bob.take(), "");
+    sender.send_mark(bob);
+    EXPECT_EQ(bob.take(), "the mark");
     wake(sender, 0);
     static_cast<void>(bob.intake.take_news());
   }
@@ -100,22 +119,90 @@ TEST(UdpIntake, HasNoDoorForASingleQuestion) {
   EXPECT_EQ(OutgoingRing::open({::geteuid(), bob.cookie}, {alice.name, alice.fd.get()}).error().code, ECONNREFUSED);
 }
 
-/// Bob may have taken the datagram that Carol is sending before she has counted it: he would wait for it in vain.
-TEST_F(UdpIntakeWithARing, LetsASenderInOnceItHasCountedWhatTheKernelHasTaken) {
+TEST_F(UdpIntakeWithARing, LetsASenderInThatNeverLeavesTheKernelsSocketEmpty) {
+  Sender carol;
+  carol.send(bob, "one");
+  carol.knock_at(bob);
+  EXPECT_EQ(carol.put(0, "two"), OutgoingRing::Put::early);
+  carol.send(bob, "two");
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "one");
+  bob.intake.woken();
+  EXPECT_FALSE(bob.is_readable()) << "but for the kernel's";
+  carol.send_mark(bob, "three");
+  EXPECT_EQ(carol.put(0, "four"), OutgoingRing::Put::early) << "the mark has not come to Bob";
+  carol.send(bob, "four");
+  for (const char* const text : {"two", "three"}) EXPECT_EQ(bob.take(), text);
+  bob.intake.arm();
+  bob.intake.woken();  // nobody sleeps
+  EXPECT_EQ(carol.put(1, "five"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "four");
+  EXPECT_EQ(bob.take(), "five");
+}
+
+TEST_F(UdpIntakeWithARing, TakesTheNextMarkWhereTheFirstOneIsLost) {
   Sender carol;
   carol.knock_at(bob);
-  carol.ring->sends_by_kernel(0);
-  carol.send(bob, "by the kernel");
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  ASSERT_EQ(carol.put(0, "lost"), OutgoingRing::Put::marks);
+  const int lost = carol.ring->mark();
+  carol.ring->sent_mark();
+  EXPECT_EQ(carol.put(511, "not yet"), OutgoingRing::Put::early);
+  ASSERT_EQ(carol.put(512, "again"), OutgoingRing::Put::marks);
+  EXPECT_NE(carol.ring->mark(), lost);
+  carol.send_with(carol.ring->mark(), bob, "again");
+  carol.ring->sent_mark();
+  EXPECT_EQ(bob.take(), "again");
+  wake(carol, 0);
+  EXPECT_EQ(carol.put(0, "by the ring"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "by the ring");
+}
+
+TEST_F(UdpIntakeWithARing, TakesNoStrangersMark) {
+  Sender carol, stranger;
+  carol.knock_at(bob);
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  ASSERT_EQ(carol.put(0, "the mark"), OutgoingRing::Put::marks);
+  stranger.send_with(carol.ring->mark(), bob, "a stranger's");
+  carol.ring->sent_mark();
+  EXPECT_EQ(bob.take(), "a stranger's");
+  EXPECT_EQ(carol.put(0, "early"), OutgoingRing::Put::early);
+}
+
+// -- of what use rings are
+
+TEST_F(UdpIntakeWithARing, LeavesRingsForSomeTimeToOneWhoIsWokenForEachDatagram) {
+  int woken = 0;
+  while (bob.intake.has_rings() && woken < 2'000) {
+    bob.intake.arm();
+    ASSERT_EQ(alice.put(static_cast<std::uint32_t>(woken), "one"), OutgoingRing::Put::asleep);
+    alice.send(bob, "one");
+    bob.intake.woken();
+    ASSERT_EQ(bob.take(), "one");
+    ++woken;
+  }
+  EXPECT_GE(woken, 400) << "not at once";
+  EXPECT_LT(woken, 600);
+  EXPECT_TRUE(bob.intake.take_news().shut_door);
+  EXPECT_EQ(alice.put(0, "by the ring"), OutgoingRing::Put::gone);
+  EXPECT_TRUE(bob.intake.leaves_waiting_to_kernel());
+  alice.send(bob, "by the kernel");
   EXPECT_EQ(bob.take(), "by the kernel");
-  bob.intake.woken();
-  EXPECT_EQ(bob.take(), "");
-  EXPECT_EQ(carol.put(1, "too early"), OutgoingRing::Put::early);
-  carol.ring->sent_by_kernel(1);
-  bob.intake.woken();
-  EXPECT_EQ(bob.take(), "");
-  wake(carol, 1);
-  EXPECT_EQ(carol.put(1, "by the ring"), OutgoingRing::Put::done);
-  EXPECT_EQ(bob.take(), "by the ring") << "nothing is waited for";
+}
+
+TEST_F(UdpIntakeWithARing, KeepsRingsForOneWhoIsWokenForEachSecondDatagram) {
+  for (std::uint32_t i = 0; i < 2'000; ++i) {
+    bob.intake.arm();
+    ASSERT_EQ(alice.put(i, "one"), OutgoingRing::Put::asleep);
+    alice.send(bob, "one");
+    bob.intake.woken();
+    ASSERT_EQ(bob.take(), "one");
+    ASSERT_EQ(alice.put(i + 1, "two"), OutgoingRing::Put::done);
+    ASSERT_EQ(bob.take(), "two");
+  }
+  EXPECT_TRUE(bob.intake.has_rings());
 }
 
 TEST_F(UdpIntakeWithARing, TakesWhatIsInTheRing) {
@@ -315,7 +402,7 @@ TEST(UdpIntake, TakesInNoRingWhileACallWaitsInTheKernel) {
   bob.intake.woken();
   EXPECT_EQ(bob.take(), "");
   EXPECT_FALSE(bob.intake.has_rings());
-  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::early);
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::early) << "Bob does not look for a mark";
   --bob.intake.calls_in_kernel;
   bob.intake.woken();
   EXPECT_EQ(bob.take(), "");

@@ -46,10 +46,10 @@ struct Bob : UdpEnd {
     }
     return "<nothing>";
   }
-  /// Looks at the door, and lets the senders of new rings use them.
+  /// Looks at the door, and expects the marks of those who have a ring.
   IncomingRings::Found look() const {
     const IncomingRings::Found found = rings->look();
-    for (auto& ring : rings->rings()) ring.reader.tell_known();
+    for (auto& ring : rings->rings()) ring.reader.tell_mark(kUdRingExpectsMark);
     return found;
   }
   std::unique_ptr<IncomingRings> rings;
@@ -60,9 +60,19 @@ OutgoingRing::Put put(OutgoingRing& ring, std::string_view text) {
   return ring.put(0, {&part, 1}, text.size());
 }
 
+/// The ring's mark comes to Bob.
+void let_in(Bob& bob, OutgoingRing& ring) {
+  EXPECT_EQ(put(ring, "the mark"), OutgoingRing::Put::marks);
+  const int mark = ring.mark();
+  ring.sent_mark();
+  EXPECT_EQ(put(ring, "early"), OutgoingRing::Put::early);
+  for (auto& one : bob.rings->rings()) one.reader.tell_mark(static_cast<std::uint32_t>(mark));
+}
+
 /// Bob takes in who has knocked. A new ring may be one of a sleeper's, whom the kernel wakes by the first datagram.
 void take_in(Bob& bob, OutgoingRing& ring) {
   EXPECT_EQ(bob.look(), IncomingRings::Found::new_rings);
+  let_in(bob, ring);
   EXPECT_EQ(put(ring, "by the kernel"), OutgoingRing::Put::asleep);
 }
 
@@ -185,6 +195,10 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
     const auto ring = OutgoingRing::open(bob.socket(), {end.name, end.fd.get()});
     channel.tell(1);
     if (!ring || !channel.hear()) return 1;
+    if (put(**ring, "the mark") != OutgoingRing::Put::marks) return 1;
+    (*ring)->sent_mark();
+    channel.tell(3);
+    static_cast<void>(channel.hear());
     static_cast<void>(put(**ring, "by the kernel"));
     if (put(**ring, "the last") != OutgoingRing::Put::done) return 1;
     channel.tell(2);
@@ -193,6 +207,9 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
   });
   ASSERT_TRUE(alice.channel().hear());
   bob.look();
+  alice.channel().tell(1);
+  ASSERT_EQ(alice.channel().hear(), 3U);
+  bob.rings->rings()[0].reader.tell_mark(kFirstMark);
   alice.channel().tell(1);
   ASSERT_EQ(alice.channel().hear(), 2U);
   EXPECT_FALSE(bob.rings->rings()[0].is_over);
@@ -276,6 +293,7 @@ TEST(DatagramRings, NobodyKnocksAtADoorThatIsShut) {
   ASSERT_TRUE(ring);
   bob.rings->shut_door();
   bob.look();
+  let_in(bob, **ring);
   EXPECT_EQ(put(**ring, "still in"), OutgoingRing::Put::done);
   EXPECT_EQ(bob.take(), "still in");
   EXPECT_EQ(OutgoingRing::open(bob.socket(), {carol.name, carol.fd.get()}).error().code, ECONNREFUSED);
@@ -300,8 +318,9 @@ TEST(DatagramRings, WithManySendersTheLastOnesAreTurnedAway) {
   ASSERT_TRUE(late);
   bob.look();
   EXPECT_EQ(put(**late, "late"), OutgoingRing::Put::gone);
+  let_in(bob, *rings.front());
   EXPECT_EQ(put(*rings.front(), "by the kernel"), OutgoingRing::Put::asleep);
-  EXPECT_EQ(put(*rings.front(), "early"), OutgoingRing::Put::done);
+  EXPECT_EQ(put(*rings.front(), "by the ring"), OutgoingRing::Put::done);
 }
 
 // -- strangers -------------------------------------------------------------------------------------

@@ -28,9 +28,8 @@ class IncomingRings {
     SocketAddress source;  ///< canonical
     SenderSocket sender;
     // For the caller (OutgoingRing::put(), `after_kernel`):
-    bool is_known = false;          ///< the sender may use the ring: the caller has called tell_known()
-    bool is_counted = false;        ///< from_kernel is what the sender has told, and it was not sending meanwhile
-    std::uint32_t from_kernel = 0;  ///< datagrams of the source that have come by the kernel
+    bool is_known = false;          ///< the sender has been told so
+    std::uint32_t from_kernel = 0;  ///< datagrams of the source that have come by the kernel behind the mark
     std::uint32_t awaited = 0;      ///< how many must have come before the ring's oldest, 0: it does not wait
     Nanos waits_until{};            ///< when the ring stops to wait
     bool is_over = false;           ///< the sender has ended: the ring goes once it is empty

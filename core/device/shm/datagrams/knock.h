@@ -10,7 +10,7 @@
 
 namespace ringsock::soft {
 
-inline constexpr std::uint32_t kKnockVersion = 3;
+inline constexpr std::uint32_t kKnockVersion = 4;
 
 /// The largest datagram that a ring takes, in bytes of payload: that of UDP over IPv4 (RFC 768, RFC 791). A quarter of
 /// the ring.

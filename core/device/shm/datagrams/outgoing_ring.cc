@@ -99,13 +99,26 @@ void OutgoingRing::wait_for_room(std::size_t bytes) {
   }
 }
 
+/// The receiver could not know which of both ways came first: until the mark has come to it all go by the kernel, which
+/// may have lost it. Returns `done` once it has.
+OutgoingRing::Put OutgoingRing::before_it_begins(std::uint32_t after_kernel) {
+  constexpr std::uint32_t kDatagramsPerMark = 512;  // more than usually wait in a socket
+  const std::uint32_t told = ring_.told_mark();
+  if (told == 0) return Put::early;
+  if (mark_ == 0) return Put::marks;
+  has_begun_ = told == static_cast<std::uint32_t>(mark_);
+  if (has_begun_) return Put::done;
+  return after_kernel >= kDatagramsPerMark ? Put::marks : Put::early;
+}
+
 OutgoingRing::Put OutgoingRing::put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes) {
   // The kernel tells by itself that a receiver has gone.
-  if (is_known_ && ring_.take_arming()) return Put::asleep;
+  if (has_begun_ && ring_.take_arming()) return Put::asleep;
   if (!is_there()) return Put::gone;
-  // Until then all go by the kernel: the receiver could not know which of both ways came first.
-  if (!is_known_) is_known_ = ring_.is_known();
-  if (!is_known_) return Put::early;
+  if (!has_begun_) {
+    const Put answer = before_it_begins(after_kernel);
+    if (answer != Put::done) return answer;
+  }
   if (ring_.take_arming()) return Put::asleep;
   wait_for_room(bytes);
   DatagramHeader header{};

@@ -12,6 +12,7 @@
 #include "core/base/socket_address.h"
 #include "core/base/unique_fd.h"
 #include "core/device/shm/datagrams/knock.h"
+#include "core/device/shm/datagrams/mark.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/queue/ud_ring.h"
 
@@ -42,27 +43,21 @@ class OutgoingRing {
 
   enum class Put {
     done,
-    early,   ///< the receiver has not looked at its door yet
+    early,   ///< the receiver has not looked at its door yet, or the mark has not come there yet
+    marks,   ///< the next datagram by the kernel is to have the mark of mark(), behind which the ring begins
     asleep,  ///< the receiver sleeps: a datagram of the kernel's wakes it; has_not_woken() where that cannot be sent
     full,    ///< there is no room, and the receiver has made none for some 20 us
     gone,    ///< the receiver takes no more, or has ended: the ring is of no use any more
   };
   /// Adds a datagram of `bytes` in `parts`, at most kMaxRingDatagram. After all but `done` the receiver does not
   /// get it by the ring.
-  /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver before this one
+  /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver behind the last mark
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
 
-  /// Called before each datagram that the kernel is to take for the receiver; sent_by_kernel() follows, also with the
-  /// same count where it was not taken.
-  /// @param count  how many there were since the ring was opened
-  void sends_by_kernel(std::uint32_t count) {
-    if (!is_known_) ring_.tell_sending(count);
-  }
-  /// Called after each datagram that the kernel has taken for the receiver.
-  /// @param count  how many there were since the ring was opened
-  void sent_by_kernel(std::uint32_t count) {
-    if (!is_known_) ring_.tell_by_kernel(count);
-  }
+  /// Returns the mark (mark.h) of the next datagram that the kernel takes, after a put() that was answered by `marks`.
+  [[nodiscard]] int mark() const { return mark_behind(mark_); }
+  /// Called after the kernel has taken that datagram.
+  void sent_mark() { mark_ = mark(); }
   /// Called when no datagram has followed a put() that was answered by `asleep`.
   void has_not_woken() { ring_.give_arming_back(); }
 
@@ -73,13 +68,15 @@ class OutgoingRing {
   OutgoingRing(const KernelSocket& receiver, UniqueFd link, std::shared_ptr<MappedSegment> segment)
       : receiver_(receiver), link_(std::move(link)), ring_(std::move(segment)) {}
   [[nodiscard]] bool is_there();
+  [[nodiscard]] Put before_it_begins(std::uint32_t after_kernel);
   void wait_for_room(std::size_t bytes);
   [[nodiscard]] bool ring_bell() const;
 
   KernelSocket receiver_;
   UniqueFd link_;
   UdRingWriter ring_;
-  bool is_known_ = false;        ///< the receiver reads the ring
+  int mark_ = 0;                 ///< the last one that was sent, 0: none
+  bool has_begun_ = false;       ///< the mark has come: the receiver reads the ring
   std::uint64_t looked_at_ = 0;  ///< ticks(): when the receiver's life was last proven
 };
 

@@ -23,18 +23,17 @@ struct UdRingLines {
   alignas(kLineBytes) std::atomic<std::uint64_t> tail;  ///< behind the last datagram
   std::atomic<std::uint64_t> lost;                      ///< datagrams for which there was no room
   std::atomic<std::uint32_t> ended;                     ///< not 0: the sender sends no more
-  /// Datagrams that the sender's kernel has taken (core/device/shm/datagrams), and kUdRingSending.
-  std::atomic<std::uint32_t> by_kernel;
   // Written by the receiver.
   alignas(kLineBytes) std::atomic<std::uint64_t> head;  ///< what comes before was taken
   std::atomic<std::uint32_t> armed;                     ///< not 0: the next datagram rings; the sender clears it
   std::atomic<std::uint32_t> closed;                    ///< not 0: the receiver takes no more; kUdRingFinished
-  std::atomic<std::uint32_t> known;    ///< not 0: the receiver reads it (of rings of core/device/shm/datagrams)
+  /// Of rings of core/device/shm/datagrams: 0, kUdRingExpectsMark, or the last mark (mark.h) that has come.
+  std::atomic<std::uint32_t> mark;
   std::atomic<std::uint32_t> is_sole;  ///< not 0: nobody goes on with the receiver's port once that has ended
 };
 
-/// UdRingLines::by_kernel: the kernel may have taken one more.
-inline constexpr std::uint32_t kUdRingSending = 1U << 31;
+/// UdRingLines::mark: the receiver knows the ring.
+inline constexpr std::uint32_t kUdRingExpectsMark = 1;
 
 /// UdRingLines::closed: the receiver has also taken all that it will take.
 inline constexpr std::uint32_t kUdRingFinished = 2;
@@ -61,20 +60,14 @@ class UdRingWriter {
   }
   /// Undoes take_arming(), where the receiver was not woken.
   void give_arming_back() { lines().armed.store(1, std::memory_order_seq_cst); }
-  /// Tells how many datagrams the kernel has taken for the receiver. Called after each of them.
-  void tell_by_kernel(std::uint32_t count) {
-    lines().by_kernel.store(count & ~kUdRingSending, std::memory_order_release);
-  }
-  /// Tells, before the next one, that it may be taken. `count` is without it.
-  void tell_sending(std::uint32_t count) { lines().by_kernel.store(count | kUdRingSending, std::memory_order_release); }
   /// Returns how many bytes of the ring the receiver has taken since the ring was made.
   [[nodiscard]] std::uint64_t taken() const { return lines().head.load(std::memory_order_relaxed); }
   /// Returns whether the receiver has taken all that was put.
   [[nodiscard]] bool is_drained() const { return lines().head.load(std::memory_order_acquire) == tail_; }
   /// Returns what the receiver has told by tell_sole().
   [[nodiscard]] bool is_sole() const { return lines().is_sole.load(std::memory_order_acquire) != 0; }
-  /// Returns whether the receiver has called tell_known().
-  [[nodiscard]] bool is_known() const { return lines().known.load(std::memory_order_acquire) != 0; }
+  /// Returns what the receiver has told by tell_mark() last, 0: nothing.
+  [[nodiscard]] std::uint32_t told_mark() const { return lines().mark.load(std::memory_order_acquire); }
   /// Returns whether the receiver closed the ring during the last put(), and has not taken that datagram. Call it after
   /// must_ring(). Waits for the receiver's finish(), 2 ms at most; a receiver that takes longer counts as one that has
   /// taken the datagram.
@@ -106,14 +99,10 @@ class UdRingReader {
   /// written nonsense.
   Result<std::optional<ParsedDatagram>> front();
   void pop();
-  void tell_known() { lines().known.store(1, std::memory_order_release); }
+  /// Tells kUdRingExpectsMark, or the mark that has come.
+  void tell_mark(std::uint32_t mark) { lines().mark.store(mark, std::memory_order_release); }
   /// Tells whether other processes have the receiver's port, too: what is put once it has ended is for them, then.
   void tell_sole(bool is) { lines().is_sole.store(is ? 1 : 0, std::memory_order_release); }
-  /// Returns how many datagrams the sender's kernel has taken; nothing while it may be taking one.
-  [[nodiscard]] std::optional<std::uint32_t> by_kernel() const {
-    const std::uint32_t count = lines().by_kernel.load(std::memory_order_acquire);
-    return (count & kUdRingSending) == 0 ? std::optional(count) : std::nullopt;
-  }
   void arm() { lines().armed.store(1, std::memory_order_relaxed); }
   void disarm() { lines().armed.store(0, std::memory_order_relaxed); }
   /// Returns how many datagrams the sender has lost since the last call.
