@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/base/at_fork.h"
+
 namespace ringsock::vma {
 
 void Exchange::count(Direction direction, ssize_t bytes) {
@@ -58,6 +60,10 @@ void ShortLives::keep(Place place, std::uint32_t lives, Nanos now) {
 }
 
 bool ShortLives::are_expected(Place place, Nanos now) const { return known(place, now) >= kEnough; }
+
+bool ShortLives::is_first_of_child() const { return fork_generation() != moved_in_.load(std::memory_order_relaxed); }
+
+void ShortLives::note_moved() { moved_in_.store(fork_generation(), std::memory_order_relaxed); }
 
 void ShortLives::note_short(Place place, Nanos now) { keep(place, std::min(known(place, now) + 1, kMost), now); }
 

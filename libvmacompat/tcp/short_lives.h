@@ -62,6 +62,12 @@ class ShortLives {
   void note_short(Place place, Nanos now);
   void note_long(Place place, Nanos now);
 
+  /// Returns whether this is a forked process that has not moved a connection yet. Such a process often serves one
+  /// client, and the end of its ring, which the kernel frees before the process has ended, takes some 100 ms.
+  [[nodiscard]] bool is_first_of_child() const;
+  /// Called when a connection of this process has moved to a ring.
+  void note_moved();
+
  private:
   static constexpr std::size_t kSlots = 256;
   struct Slot {
@@ -73,6 +79,7 @@ class ShortLives {
   void keep(Place place, std::uint32_t lives, Nanos now);
 
   std::array<Slot, kSlots> slots_;
+  std::atomic<unsigned> moved_in_{0};  ///< fork_generation()
 };
 
 ShortLives& short_lives();

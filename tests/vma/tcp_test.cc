@@ -420,14 +420,51 @@ TEST(TcpTakeOver, LeavesASocketWithAnOwnerToTheKernel) {
 
 // -- processes, with the kernel on the other host
 
-/// Runs `body` with its end of a new connection in a child that has forked before it connected.
+/// Ten questions and answers: the connection lasts.
+void ask(const Stream& stream) {
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(stream.send("?"), 1U);
+    ASSERT_EQ(stream.receive(1), "!");
+  }
+}
+void answer(const Stream& stream) {
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(stream.receive(1), "?");
+    ASSERT_EQ(stream.send("!"), 1U);
+  }
+}
+
+/// Runs `body` with its end of a new connection in a child that has forked before it connected. Another connection has
+/// lasted before.
 pid_t in_a_process(const Listener& listener, const std::function<void(Stream&)>& body) {
+  const Listener others = over_there([] { return Listener(kThere, Calls::kernels); });
   const pid_t child = ::fork();
-  if (child != 0) return child;
+  if (child != 0) {
+    answer(others.accept());
+    return child;
+  }
+  ask(connected_to(others.name(), Calls::librarys));
   Stream stream = connected_to(listener.name(), Calls::librarys);
   if (!stream.is_on_ring()) ::_exit(9);
   body(stream);
   return -1;
+}
+
+/// A child that serves one client makes no ring for it.
+TEST(TcpShortLivesOfChildren, AreExpectedOfTheFirstConnection) {
+  const Listener listener = over_there([] { return Listener(kThere, Calls::kernels); });
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Stream stream = connected_to(listener.name(), Calls::librarys);
+    const bool was_on_ring = stream.is_on_ring();
+    ask(stream);
+    ::_exit(was_on_ring ? 1 : stream.is_on_ring() ? 0 : 2);
+  }
+  const Stream there = listener.accept();
+  answer(there);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(TcpProcess, TheConnectionOfAKilledProcessIsReset) {
