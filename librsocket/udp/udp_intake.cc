@@ -15,7 +15,6 @@
 #include "core/base/clock.h"
 #include "core/base/libc_calls.h"
 #include "core/base/socket_memory.h"
-#include "core/device/shm/datagrams/mark.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/transports/kernel_calls.h"
@@ -28,7 +27,7 @@ namespace {
 constexpr unsigned kDatagramsBeforeDoor = 4;
 constexpr unsigned kLooksPerKernelLook = 64;      ///< at empty rings, by a call that comes again soon
 constexpr unsigned kDatagramsPerKernelLook = 64;  ///< while rings have datagrams
-constexpr std::size_t kControlRoom = CMSG_SPACE(sizeof(std::uint32_t)) + soft::kMarkRoom;
+constexpr std::size_t kControlRoom = CMSG_SPACE(sizeof(std::uint32_t)) + soft::kPlaceRoom;
 
 /// Returns whether a datagram comes behind kernel datagrams that have not come yet. The numbers wrap.
 bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
@@ -52,7 +51,7 @@ SocketAddress source_of(const sockaddr_storage& name, socklen_t length) {
   return source ? soft::canonical_address(*source) : SocketAddress();
 }
 
-/// recvmsg(2) without waiting, from a socket that tells losses and marks, which the application has not asked for.
+/// recvmsg(2) without waiting, from a socket that tells losses and places, which the application has not asked for.
 /// There is no other control data.
 Result<ssize_t> receive_without_control(int fd, msghdr& message, int flags) {
   message.msg_control = nullptr;
@@ -62,11 +61,11 @@ Result<ssize_t> receive_without_control(int fd, msghdr& message, int flags) {
   return got;
 }
 
-/// Makes the kernel's socket tell losses and marks, or not any more.
+/// Makes the kernel's socket tell losses and places, or not any more.
 void tell_more(int fd, int domain, bool on) {
   const int value = on ? 1 : 0;
   ::setsockopt(fd, SOL_SOCKET, SO_RXQ_OVFL, &value, sizeof value);
-  soft::tell_marks(fd, domain, on);
+  soft::tell_places(fd, domain, on);
 }
 
 /// Returns how many datagrams the socket had lost when this one came, 0: none, or unknown.
@@ -105,7 +104,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
     }
     if (*front) {
       if (!is_behind((*front)->header.imm_data, ring.from_kernel)) return Next{next_ring_, **front};
-      if (std::exchange(ring.awaited, (*front)->header.imm_data) == 0) ring.waits_until = Nanos::zero();
+      if (std::exchange(ring.awaited, (*front)->header.imm_data) == 0) ring.waits_since = Nanos::zero();
       waits_for_kernel_ = true;
     }
     ++seen;
@@ -136,8 +135,8 @@ void UdpIntake::note_losses(int fd) {
   lost_ += drops - std::exchange(drops_, drops);
 }
 
-/// Looks at the kernel's next datagram. If its source's ring waits for no more datagrams than the kernel had lost
-/// before this one, it waits no longer. Errors: EAGAIN, the kernel's.
+/// Looks at the kernel's next datagram. What its source's ring may have waited for has come before it, or is lost.
+/// Errors: EAGAIN, the kernel's.
 Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   sockaddr_storage name{};
   alignas(cmsghdr) std::array<std::byte, kControlRoom> control{};
@@ -147,15 +146,21 @@ Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
-  const OfKernel next{source_of(name, message.msg_namelen), drops_before(message), soft::mark_of(message)};
+  const OfKernel next{source_of(name, message.msg_namelen), drops_before(message), soft::place_of(message)};
   if (is_behind(next.drops, drops_)) lost_ += next.drops - std::exchange(drops_, next.drops);
   for (Ring& ring : rings_->rings()) {
-    if (lost_ == 0) break;
-    if (!waits(ring) || ring.awaited - ring.from_kernel > lost_ || !(ring.source == next.source)) continue;
-    lost_ -= ring.awaited - ring.from_kernel;
-    ring.from_kernel = std::exchange(ring.awaited, 0);
+    if (!(ring.source == next.source)) continue;
+    const std::uint32_t number = soft::number_behind(ring.from_kernel, next.place);
+    if (is_behind(number, ring.from_kernel + 1)) advance(ring, number - 1);
   }
   return next;
+}
+
+/// The kernel's datagrams of the ring's sender up to that number have come, or are lost.
+void UdpIntake::advance(Ring& ring, std::uint32_t number) {
+  lost_ -= std::min(lost_, number - ring.from_kernel);
+  ring.from_kernel = number;
+  if (!is_behind(ring.awaited, number)) ring.awaited = 0;
 }
 
 /// Notes that a datagram of the kernel was taken. What the kernel had lost before a mark is no matter of the ring that
@@ -164,25 +169,24 @@ void UdpIntake::note_taken(const OfKernel& one) {
   auto& rings = rings_->rings();
   for (Ring& ring : rings) {
     if (!(ring.source == one.source)) continue;
-    ++ring.from_kernel;
-    if (one.mark == 0) continue;
+    if (!soft::is_mark(one.place)) {
+      ring.from_kernel = soft::number_behind(ring.from_kernel, one.place);
+      continue;
+    }
     ring.from_kernel = ring.awaited = 0;
-    ring.reader.tell_mark(static_cast<std::uint32_t>(one.mark));
+    ring.reader.tell_mark(static_cast<std::uint32_t>(one.place));
     if (std::none_of(rings.begin(), rings.end(), waits)) lost_ = std::min(lost_, drops_ - one.drops);
   }
 }
 
-/// Returns whether a ring that waits goes on: those that it waits for are among the lost ones, or its time is over.
-/// What has been lost before lets one ring go on only: the others' datagrams may still be on their way.
-bool UdpIntake::goes_on(Ring& ring, Nanos now) {
+/// Returns when the ring stops to wait, where the kernel's socket is empty. Those that it waits for may be among the
+/// lost ones. With several senders the lost ones may also be another's.
+Nanos UdpIntake::end_of_wait(Ring& ring, Nanos now) {
   constexpr Nanos kPatience = std::chrono::milliseconds(20);
-  const std::uint32_t missing = ring.awaited - ring.from_kernel;
-  if (ring.waits_until == Nanos::zero()) ring.waits_until = now + kPatience;
-  const bool are_lost = missing <= lost_;
-  if (!are_lost && now < ring.waits_until) return false;
-  if (are_lost) lost_ -= missing;
-  ring.from_kernel = ring.awaited;
-  return true;
+  constexpr Nanos kPatienceForLost = std::chrono::milliseconds(1);
+  if (ring.waits_since == Nanos::zero()) ring.waits_since = now;
+  if (ring.awaited - ring.from_kernel > lost_) return ring.waits_since + kPatience;
+  return rings_->rings().size() == 1 ? now : ring.waits_since + kPatienceForLost;
 }
 
 /// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
@@ -196,12 +200,13 @@ bool UdpIntake::kernel_is_empty(int fd) {
   wait_until_ = Nanos::max();
   for (Ring& ring : rings_->rings()) {
     if (ring.awaited == 0) continue;
-    if (!is_behind(ring.awaited, ring.from_kernel) || goes_on(ring, now)) {
-      ring.awaited = 0;
-      has_released = true;
-    } else {
-      wait_until_ = std::min(wait_until_, ring.waits_until);
+    if (const Nanos end = waits(ring) ? end_of_wait(ring, now) : now; now < end) {
+      wait_until_ = std::min(wait_until_, end);
+      continue;
     }
+    if (waits(ring)) advance(ring, ring.awaited);
+    ring.awaited = 0;
+    has_released = true;
   }
   return has_released;
 }
@@ -426,7 +431,10 @@ bool UdpIntake::is_due_for_kernel() { return ++looks_ % kLooksPerKernelLook == 0
 bool UdpIntake::becomes_readable(int fd) {
   if (!rings_) return false;
   look_at_door(fd, std::exchange(was_woken_, false));
-  return next_of_rings().has_value() || kernel_is_empty(fd);
+  // Before the next look at the rings: what they have got since the kernel's socket was found empty may come behind
+  // something that the kernel has got since.
+  const bool has_released = kernel_is_empty(fd);
+  return next_of_rings().has_value() || has_released;
 }
 
 int UdpIntake::arm() {

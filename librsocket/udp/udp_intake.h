@@ -14,6 +14,7 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/shm/datagrams/incoming_rings.h"
+#include "core/device/shm/datagrams/mark.h"
 #include "librsocket/udp/backlog.h"
 
 namespace ringsock::rs {
@@ -102,7 +103,7 @@ class UdpIntake {
   struct OfKernel {
     SocketAddress source;
     std::uint32_t drops;  ///< how many the socket had lost when it came, 0: none, or unknown
-    int mark;             ///< soft::mark_of()
+    soft::Place place;    ///< a mark, or a number (core/device/shm/datagrams/mark.h)
   };
   /// What a look has promised to be the next datagram.
   enum class Promised : std::uint8_t { nothing, rings, kernels };
@@ -117,7 +118,8 @@ class UdpIntake {
   bool kernel_is_empty(int fd);
   void note_losses(int fd);
   void note_taken(const OfKernel& one);
-  bool goes_on(Ring& ring, Nanos now);
+  void advance(Ring& ring, std::uint32_t number);
+  Nanos end_of_wait(Ring& ring, Nanos now);
   void open_door(int fd);
   bool look_at_door(int fd, bool at_once);
   Result<OfKernel> look_at_kernels_next(int fd);
@@ -135,7 +137,7 @@ class UdpIntake {
   bool was_woken_ = false;         ///< a descriptor of arm() was readable, and has not been looked at since
   bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
   bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
-  bool counts_losses_ = false;     ///< the kernel's socket tells losses and marks: the application did not ask for it
+  bool counts_losses_ = false;     ///< the kernel's socket tells losses and places: the application did not ask for it
   std::uint32_t drops_ = 0;        ///< of the kernel's socket, as far as they have been taken note of
   std::uint32_t lost_ = 0;         ///< those for which no ring has gone on yet
   Nanos wait_until_ = Nanos::max();

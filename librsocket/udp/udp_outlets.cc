@@ -126,7 +126,6 @@ UdpOutlets::Outlets::value_type* UdpOutlets::find(const msghdr& message) {
 
 inline void UdpOutlets::sent_by_kernel(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
-  ++outlet.by_kernel;
   outlet.wakes = false;
   if (outlet.ring) return;
   if (++outlet.datagrams < kDatagramsBeforeRing) return;
@@ -152,18 +151,22 @@ Result<ssize_t> UdpOutlets::send_without_lock(int fd, const msghdr& message, int
 /// Sends by the kernel what the ring does not take. Returns -1 and sets errno as sendmsg(2).
 ssize_t UdpOutlets::send_beside_ring(int fd, Outlets::value_type& to, const msghdr& message, int flags) {
   Outlet& outlet = to.second;
-  if (std::exchange(outlet.marks, false)) {
-    const ssize_t sent = soft::send_with_mark(fd, message, flags, to.first.family(), outlet.ring->mark());
-    if (sent >= 0) {
-      outlet.ring->sent_mark();
-      outlet.by_kernel = 0;
-    }
-    if (sent >= 0 || errno != EINVAL) return sent;
+  const bool marks = std::exchange(outlet.marks, false);
+  const bool is_numbered = marks || (outlet.ring && outlet.ring->numbers_others());
+  const soft::Place place = marks ? outlet.ring->mark() : soft::place_of(outlet.by_kernel + 1);
+  ssize_t sent = is_numbered ? soft::send_with_place(fd, message, flags, to.first.family(), place)
+                             : send_by_kernel(fd, message, flags);
+  if (is_numbered && sent < 0 && errno == EINVAL) {  // perhaps for another reason
     end_ring(outlet);
     outlet.look_at = stamp() + kForeign;
+    sent = send_by_kernel(fd, message, flags);
+  } else if (marks && sent >= 0) {
+    outlet.ring->sent_mark();
+    outlet.by_kernel = 0;
+    return sent;
   }
-  const ssize_t sent = send_by_kernel(fd, message, flags);
   if (sent >= 0) {
+    ++outlet.by_kernel;
     sent_by_kernel(fd, to);
   } else if (std::exchange(outlet.wakes, false)) {
     const int error = errno;
@@ -237,6 +240,19 @@ void UdpOutlets::look_for_door(int fd, Outlets::value_type& to, std::uint64_t no
   errno = saved_errno;
 }
 
+/// A socket that has several addresses gets our datagrams in the order in which they were sent, to whichever of them:
+/// two rings could not keep that. Returns whether there is a ring to the socket by another address, which ends.
+bool UdpOutlets::leaves_to_kernel(const soft::KernelSocket& receiver, Outlet& outlet) {
+  bool has_another = false;
+  for (auto& [address, other] : outlets_) {
+    if (!other.ring || !(other.ring->receiver() == receiver)) continue;
+    has_another = true;
+    end_ring(other);
+    other.look_at = outlet.look_at = stamp() + kForeign;
+  }
+  return has_another;
+}
+
 /// Opens a ring if the destination takes part.
 void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
   Outlet& outlet = to.second;
@@ -248,7 +264,7 @@ void UdpOutlets::open_ring(int fd, Outlets::value_type& to) {
   const auto source = source_towards(fd, to.first);
   if (!source || rings() >= kMostRings) return;
   const auto receiver = soft::find_receiver(*source, to.first, fd);
-  if (!receiver) return;
+  if (!receiver || leaves_to_kernel(*receiver, outlet)) return;
   auto ring = soft::OutgoingRing::open(*receiver, {*source, fd});
   if (!ring) return;
   outlet.ring = *std::move(ring);

@@ -54,7 +54,7 @@ class UdpOutlets {
     bool overflows = false;       ///< the ring was full: the kernel gets all until it is empty
     bool wakes = false;           ///< the receiver sleeps until the kernel has the datagram that is being sent
     bool marks = false;           ///< the datagram that is being sent has the mark of the ring
-    std::uint32_t by_kernel = 0;  ///< OutgoingRing::put()
+    std::uint32_t by_kernel = 0;  ///< OutgoingRing::put(): the last number
     std::uint32_t datagrams = 0;  ///< sent by the kernel, as long as that matters
     std::uint64_t look_at = 0;    ///< stamp(): when to look for a door, or whether the ring is the right one
     std::uint64_t patience = 0;   ///< stamps until the next look for a door
@@ -73,6 +73,7 @@ class UdpOutlets {
   ssize_t send_beside_ring(int fd, Outlets::value_type& to, const msghdr& message, int flags);
   void look_for_door(int fd, Outlets::value_type& to, std::uint64_t now);
   void open_ring(int fd, Outlets::value_type& to);
+  bool leaves_to_kernel(const soft::KernelSocket& receiver, Outlet& outlet);
   [[nodiscard]] Result<SocketAddress> source_towards(int fd, const SocketAddress& to) const;
   void forget_names();
 

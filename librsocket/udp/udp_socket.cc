@@ -329,10 +329,11 @@ Status UdpSocket::set_option(int level, int name, const void* value, socklen_t l
 }
 
 Status UdpSocket::get_option(int level, int name, void* value, socklen_t* length) {
-  const bool is_of_intake = (level == SOL_SOCKET && name == SO_RXQ_OVFL) ||
-                            (level == IPPROTO_IP && name == IP_RECVTTL) ||
-                            (level == IPPROTO_IPV6 && name == IPV6_RECVHOPLIMIT);
-  if (is_of_intake) leave_rings();  // it may have set it
+  const bool is_of_intake =  // which may have set it
+      (level == SOL_SOCKET && name == SO_RXQ_OVFL) ||
+      (level == IPPROTO_IP && (name == IP_RECVTTL || name == IP_RECVTOS)) ||
+      (level == IPPROTO_IPV6 && (name == IPV6_RECVHOPLIMIT || name == IPV6_RECVTCLASS));
+  if (is_of_intake) leave_rings();
   return ::getsockopt(fd(), level, name, value, length) == 0 ? ok() : Status(Error::last("getsockopt"));
 }
 

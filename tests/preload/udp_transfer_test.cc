@@ -79,6 +79,61 @@ TEST(UdpTransfer, KeepsTheOrderWhileASocketLearnsOfTheRing) {
 }
 
 // The receiver is slower than the sender, so that rings and buffers are full at times.
+/// The kernel loses many, and does not tell of which sender.
+TEST(UdpTransfer, SendersThatOverrunAReceiverKeepTheirOrder) {
+  constexpr int kSenders = 4, kEach = 3000;
+  const Udp bob;
+  const int small = 4096;
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
+  std::vector<std::thread> senders;
+  std::atomic<int> sending = kSenders;
+  for (int s = 0; s < kSenders; ++s) {
+    senders.emplace_back([&] {
+      const Udp sender;
+      std::mt19937 random(static_cast<unsigned>(sender.port()));
+      for (int i = 0; i < kEach; ++i) {
+        std::string text(sizeof i + random() % 3'000, 'x');
+        std::memcpy(text.data(), &i, sizeof i);
+        sender.send_to(bob, text);
+      }
+      --sending;
+    });
+  }
+  std::map<std::uint16_t, int> last;
+  while (sending > 0 || bob.is_readable(50)) {
+    if (!bob.is_readable(50)) continue;
+    const auto [text, from] = bob.receive_from();
+    int number = 0;
+    ASSERT_GE(text.size(), sizeof number);
+    std::memcpy(&number, text.data(), sizeof number);
+    const auto place = last.try_emplace(from, -1).first;
+    EXPECT_GT(number, place->second) << "of " << from;
+    place->second = number;
+  }
+  for (std::thread& one : senders) one.join();
+  EXPECT_EQ(last.size(), std::size_t{kSenders});
+}
+
+TEST(UdpTransfer, ASenderThatUsesTwoAddressesOfASocketKeepsItsOrder) {
+  const Udp alice, bob(::socket(AF_INET, SOCK_DGRAM, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  ASSERT_EQ(::bind(bob, reinterpret_cast<const sockaddr*>(&any), sizeof any), 0);
+  const sockaddr_in one = loopback(bob.port());
+  sockaddr_in two = one;
+  two.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  warm_up(alice, bob, &one);
+  for (int i = 0; i < 20; ++i) {  // the library looks for a ring meanwhile
+    alice.send_to(two, "warm");
+    ASSERT_EQ(bob.receive(), "warm");
+    ::usleep(1000);
+  }
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < 4; ++i) alice.send_to((round + i) % 3 == 0 ? one : two, std::to_string(i));
+    for (int i = 0; i < 4; ++i) ASSERT_EQ(bob.receive(), std::to_string(i)) << round;
+  }
+}
+
 TEST(UdpTransfer, AFloodComesInOrderAndNothingTwice) {
   const UdpPair pair;
   constexpr std::uint32_t kMany = 100'000;

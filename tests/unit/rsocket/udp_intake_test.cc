@@ -20,9 +20,9 @@ using tests::UdpEnd;
 
 /// Someone who sends to Bob, by the kernel and by a ring, and says himself how many went by the kernel before.
 struct Sender : UdpEnd {
-  void send(const UdpEnd& to, std::string_view text) const {
-    EXPECT_EQ(::sendto(fd.get(), text.data(), text.size(), 0, to.name.get(), to.name.length()),
-              static_cast<ssize_t>(text.size()));
+  /// By the kernel, with the next number if there is a ring.
+  void send(const UdpEnd& to, std::string_view text) {
+    send_with(ring && ring->numbers_others() ? soft::place_of(++number) : 64, to, text);
   }
   void knock_at(const UdpEnd& to) {
     auto opened = OutgoingRing::open({::geteuid(), to.cookie}, {name, fd.get()});
@@ -35,12 +35,13 @@ struct Sender : UdpEnd {
     return ring->put(after, {&part, 1}, text.size());
   }
   /// The last datagram by the kernel before the ring begins.
-  void send_mark(const UdpEnd& to, std::string_view text = "the mark") const {
+  void send_mark(const UdpEnd& to, std::string_view text = "the mark") {
     EXPECT_EQ(put(0, text), OutgoingRing::Put::marks);
     send_with(ring->mark(), to, text);
     ring->sent_mark();
+    number = 0;
   }
-  void send_with(int mark, const UdpEnd& to, std::string_view text) const {
+  void send_with(int hop_limit, const UdpEnd& to, std::string_view text) const {
     iovec part{const_cast<char*>(text.data()), text.size()};
     SocketAddress there = to.name;
     msghdr message{};
@@ -48,9 +49,10 @@ struct Sender : UdpEnd {
     message.msg_namelen = there.length();
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    EXPECT_EQ(soft::send_with_mark(fd.get(), message, 0, AF_INET, mark), static_cast<ssize_t>(text.size()));
+    EXPECT_EQ(soft::send_with_place(fd.get(), message, 0, AF_INET, hop_limit), static_cast<ssize_t>(text.size()));
   }
   std::unique_ptr<OutgoingRing> ring;
+  std::uint32_t number = 0;  ///< of the last one by the kernel
 };
 
 /// Bob has a socket, and reads it by what is tested.
@@ -112,7 +114,7 @@ struct UdpIntakeWithARing : testing::Test {
 };
 
 TEST(UdpIntake, HasNoDoorForASingleQuestion) {
-  const Sender alice;
+  Sender alice;
   Bob bob;
   alice.send(bob, "a question");
   EXPECT_EQ(bob.take(), "a question");
@@ -278,6 +280,21 @@ TEST_F(UdpIntakeWithARing, KnowsHowManyTheKernelHasLost) {
   for (; got == "many"; got = bob.take()) ++came;
   EXPECT_LT(came, kSent);
   EXPECT_EQ(got, "the last");  // without a wait for those that are lost
+}
+
+TEST_F(UdpIntakeWithARing, KnowsWhichOnesOfASenderTheKernelHasLost) {
+  for (const std::uint32_t lost : {1U, 3U, 200U, 5'000U, 20'000U}) {
+    alice.send(bob, "one");
+    const std::uint32_t before = alice.number;
+    EXPECT_EQ(alice.put(before, "two"), OutgoingRing::Put::done);
+    alice.number += lost;
+    EXPECT_EQ(alice.put(alice.number, "three"), OutgoingRing::Put::done);
+    alice.send(bob, "four");
+    for (const char* const text : {"one", "two", "three", "four"}) {
+      bob.intake.woken();  // the kernel's socket is looked at first
+      EXPECT_EQ(bob.take(), text) << lost;
+    }
+  }
 }
 
 TEST_F(UdpIntakeWithARing, DoesNotTakeWhatWasLostBeforeASendersRingForWhatTheRingWaitsFor) {

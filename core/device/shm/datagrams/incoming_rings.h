@@ -31,7 +31,7 @@ class IncomingRings {
     bool is_known = false;          ///< the sender has been told so
     std::uint32_t from_kernel = 0;  ///< datagrams of the source that have come by the kernel behind the mark
     std::uint32_t awaited = 0;      ///< how many must have come before the ring's oldest, 0: it does not wait
-    Nanos waits_until{};            ///< when the ring stops to wait
+    Nanos waits_since{};            ///< since the kernel's socket was first found empty
     bool is_over = false;           ///< the sender has ended: the ring goes once it is empty
   };
 

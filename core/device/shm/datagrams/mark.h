@@ -1,34 +1,58 @@
-// The place in the kernel's stream of datagrams behind which a ring begins.
+// The places of the kernel's datagrams beside those of a ring.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace ringsock::soft {
 
-// The kernel carries a sender's first datagrams. The last of these, behind which its ring begins, has a hop limit that
-// no other datagram of the sender has: the receiver reads it as control data, and the application does not see it. On
-// its way within the host nothing looks at it.
+// The kernel carries a sender's first datagrams, and later those that its ring does not take. The receiver finds their
+// place by hop limit and traffic class (TOS), which it reads as control data, and which the application does not see.
+// On the way within the host nothing looks at them. The datagram behind which the ring begins has a mark. Those of the
+// kernel behind it are numbered 1, 2 ..., so that the receiver knows which ones the kernel has lost.
+
+/// A place: the hop limit, and 256 times the traffic class.
+using Place = int;
 
 /// Marks are the hop limits kFirstMark ... kFirstMark + kMarks - 1: a sender's next mark is another one.
-inline constexpr int kFirstMark = 128;
-inline constexpr int kMarks = 64;
+inline constexpr int kFirstMark = 96;
+inline constexpr int kMarks = 32;
 /// Returns the mark behind `mark`; the first one for 0. Pure.
-constexpr int mark_behind(int mark) { return kFirstMark + (mark == 0 ? 0 : (mark - kFirstMark + 1) % kMarks); }
+constexpr Place mark_behind(Place mark) { return kFirstMark + (mark == 0 ? 0 : (mark - kFirstMark + 1) % kMarks); }
+constexpr bool is_mark(Place place) { return (place & 255) >= kFirstMark && (place & 255) < kFirstMark + kMarks; }
 
-/// sendmsg(2) without waiting, of a datagram that has no control data. Returns -1 and sets errno as that does; EINVAL:
-/// perhaps a system that sends no marks. Threads: any.
+/// Numbers are the hop limits from kFirstNumber on, with the traffic class as the higher digit.
+inline constexpr int kFirstNumber = 128;
+/// Returns the place of the datagram with that number. Pure.
+constexpr Place place_of(std::uint32_t number) {
+  return kFirstNumber + static_cast<int>(number % 128) + 256 * static_cast<int>(number / 128 % 256);
+}
+/// Returns the number of a datagram that comes behind number `last`, at most 24,000 behind it. One that the kernel has
+/// delivered late, and one without a number, are taken for `last`. Pure.
+constexpr std::uint32_t number_behind(std::uint32_t last, Place place) {
+  constexpr std::uint32_t kNumbers = 128 * 256, kMostBehind = 24'000;
+  if ((place & 255) < kFirstNumber) return last;
+  const auto remainder = static_cast<std::uint32_t>((place & 255) - kFirstNumber + place / 256 * 128);
+  const std::uint32_t more = (remainder - last) % kNumbers;
+  return more <= kMostBehind ? last + more : last;
+}
+
+/// The longest control data beside a place.
+inline constexpr std::size_t kMostControlData = 256;
+/// sendmsg(2) without waiting, with that place beside its control data. Returns -1 and sets errno as that does; EINVAL:
+/// too much control data, or perhaps a system that sets no hop limits. Threads: any.
 /// @param family  of the destination, of a SocketAddress::unmapped()
-ssize_t send_with_mark(int fd, const msghdr& message, int flags, int family, int mark);
+ssize_t send_with_place(int fd, const msghdr& message, int flags, int family, Place place);
 
-/// Makes the socket tell the marks of what it receives from now on, or not any more. Threads: any.
+/// Makes the socket tell the places of what it receives from now on, or not any more. Threads: any.
 /// @param domain  of the socket
-void tell_marks(int fd, int domain, bool on);
-/// Room for a mark in msghdr::msg_control, of an IPv6 socket, which tells both kinds.
-inline constexpr std::size_t kMarkRoom = 2 * CMSG_SPACE(sizeof(int));
-/// Returns the mark of a received datagram, 0: it has none. Pure.
-int mark_of(const msghdr& message);
+void tell_places(int fd, int domain, bool on);
+/// Room for a place in msghdr::msg_control, of an IPv6 socket, which tells both kinds.
+inline constexpr std::size_t kPlaceRoom = 4 * CMSG_SPACE(sizeof(int));
+/// Returns the place of a received datagram, 0: it is not told. Pure.
+Place place_of(const msghdr& message);
 
 }  // namespace ringsock::soft

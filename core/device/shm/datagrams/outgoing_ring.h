@@ -58,6 +58,8 @@ class OutgoingRing {
   [[nodiscard]] int mark() const { return mark_behind(mark_); }
   /// Called after the kernel has taken that datagram.
   void sent_mark() { mark_ = mark(); }
+  /// Returns whether a mark was sent: the datagrams of the kernel behind it are numbered.
+  [[nodiscard]] bool numbers_others() const { return mark_ != 0; }
   /// Called when no datagram has followed a put() that was answered by `asleep`.
   void has_not_woken() { ring_.give_arming_back(); }
 
