@@ -331,21 +331,25 @@ void let_two_wait(const UdpPair& pair) {
 TEST(UdpProcesses, AChildHasWhatWaitsWhenItsParentClosesTheSocket) {
   UdpPair pair;
   let_two_wait(pair);
-  std::array<int, 2> closed{};
+  std::array<int, 2> closed{}, taken{};
   ASSERT_EQ(::pipe(closed.data()), 0);
+  ASSERT_EQ(::pipe(taken.data()), 0);
   const pid_t child = spawn([&] {
     char byte = 0;
     if (::read(closed[0], &byte, 1) != 1) return false;
     if (!pair.bob.is_readable() || pair.bob.receive() != "one" || pair.bob.receive() != "two") return false;
-    return !pair.bob.is_readable() && pair.bob.receive() == "three";
+    const bool was_all = !pair.bob.is_readable();
+    return ::write(taken[1], "", 1) == 1 && was_all && pair.bob.receive() == "three";
   });
   const sockaddr_in name = pair.bob.name();
   pair.bob.close();
   ASSERT_EQ(::write(closed[1], "", 1), 1);
-  ::usleep(20'000);
+  ::close(taken[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(taken[0], &byte, 1), 1);
   pair.alice.send_to(name, "three");
   EXPECT_EQ(status_of_child(child), 0);
-  for (const int end : closed) ::close(end);
+  for (const int end : {closed[0], closed[1], taken[0]}) ::close(end);
 }
 
 TEST(UdpProcesses, AProcessThatIsPassedTheDescriptorGetsWhatWaits) {
