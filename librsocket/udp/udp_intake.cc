@@ -150,7 +150,7 @@ Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   if (is_behind(next.drops, drops_)) lost_ += next.drops - std::exchange(drops_, next.drops);
   for (Ring& ring : rings_->rings()) {
     if (!(ring.source == next.source)) continue;
-    const std::uint32_t number = soft::number_behind(ring.from_kernel, next.place);
+    const std::uint32_t number = soft::number_behind(ring.from_kernel, next.place, lost_, rings_->rings().size() == 1);
     if (is_behind(number, ring.from_kernel + 1)) advance(ring, number - 1);
   }
   return next;
@@ -170,7 +170,7 @@ void UdpIntake::note_taken(const OfKernel& one) {
   for (Ring& ring : rings) {
     if (!(ring.source == one.source)) continue;
     if (!soft::is_mark(one.place)) {
-      ring.from_kernel = soft::number_behind(ring.from_kernel, one.place);
+      ring.from_kernel = soft::number_behind(ring.from_kernel, one.place, 0, false);
       continue;
     }
     ring.from_kernel = ring.awaited = 0;

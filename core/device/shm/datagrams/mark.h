@@ -30,14 +30,19 @@ inline constexpr int kFirstNumber = 128;
 constexpr Place place_of(std::uint32_t number) {
   return kFirstNumber + static_cast<int>(number % 128) + 256 * static_cast<int>(number / 128 % 256);
 }
-/// Returns the number of a datagram that comes behind number `last`, at most 24,000 behind it. One that the kernel has
-/// delivered late, and one without a number, are taken for `last`. Pure.
-constexpr std::uint32_t number_behind(std::uint32_t last, Place place) {
+/// Returns the number of a datagram that comes behind number `last`. One that the kernel has delivered late, and one
+/// without a number, are taken for `last`. Pure.
+/// @param lost  how many datagrams the kernel has lost behind `last`, of this sender and others: of those that are
+///              likely to be late, and of more than 32,768 numbers behind `last`, only so many are believed
+/// @param only_its  they are all this sender's
+constexpr std::uint32_t number_behind(std::uint32_t last, Place place, std::uint32_t lost, bool only_its) {
   constexpr std::uint32_t kNumbers = 128 * 256, kMostBehind = 24'000;
   if ((place & 255) < kFirstNumber) return last;
   const auto remainder = static_cast<std::uint32_t>((place & 255) - kFirstNumber + place / 256 * 128);
   const std::uint32_t more = (remainder - last) % kNumbers;
-  return more <= kMostBehind ? last + more : last;
+  if (more > kMostBehind && lost < more - 1) return last;
+  if (more == 0 || lost < more || !only_its) return last + more;
+  return last + more + (lost - (more - 1)) / kNumbers * kNumbers;
 }
 
 /// The longest control data beside a place.
