@@ -86,6 +86,7 @@ TEST(UdpTransfer, SendersThatOverrunAReceiverKeepTheirOrder) {
   const int small = 4096;
   ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVBUF, &small, sizeof small), 0);
   std::vector<std::thread> senders;
+  senders.reserve(kSenders);
   std::atomic<int> sending = kSenders;
   for (int s = 0; s < kSenders; ++s) {
     senders.emplace_back([&] {
