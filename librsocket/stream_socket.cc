@@ -1,5 +1,6 @@
 #include "librsocket/stream_socket.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -108,6 +109,12 @@ std::optional<runtime::KernelReason> StreamSocket::why_not_to(const SocketAddres
     return KernelReason::nobody_listened;
   if ((*device)->was_silent(verbs::PortSpace::tcp, destination)) return KernelReason::no_answer;
   return std::nullopt;
+}
+
+bool StreamSocket::has_port_unseen(const SocketAddress& address) {
+  const auto devices = core_.process.registry.all(address);
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](verbs::Device* device) { return device->has_port_unseen(verbs::PortSpace::tcp, address); });
 }
 
 Result<SocketAddress> StreamSocket::local_name() {

@@ -53,8 +53,17 @@ bool ChosenSocket::is_left_to_family() noexcept { return was_forked_undecided() 
 
 // -- before connecting, and its end ----------------------------------------------------------------
 
+/// Returns whether a connection by the way has the port that this socket, which has none, asks for.
+bool ChosenSocket::asks_for_unseen_port(const sockaddr* address, socklen_t length) {
+  const auto wanted = SocketAddress::from(address, length);
+  if (!wanted || wanted->port() == 0 || !way_->has_port_unseen(*wanted)) return false;
+  const auto held = name_by(::getsockname, descriptor(), "getsockname");
+  return held && held->port() == 0;
+}
+
 Status ChosenSocket::bind(const sockaddr* address, socklen_t length) {
   if (state() == State::on_way) return Error{EINVAL, "bind: connected"};
+  if (asks_for_unseen_port(address, length)) return Error{EADDRINUSE, "bind: a ring's connection has the port"};
   if (::bind(descriptor(), address, length) != 0) return Error::last("bind");
   way_->hold_port();
   return ok();

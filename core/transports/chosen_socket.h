@@ -107,6 +107,7 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   [[nodiscard]] int descriptor() const { return way_->descriptor(); }
 
   void leave();
+  [[nodiscard]] bool asks_for_unseen_port(const sockaddr* address, socklen_t length);
   [[nodiscard]] bool is_left_to_family() noexcept;
 
   const WayMaker& maker_;

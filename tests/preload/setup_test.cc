@@ -683,6 +683,26 @@ TEST(PreloadedSetup, AClientsPortStaysTakenWhileItIsConnected) {
   EXPECT_EQ(::bind(second, hers.get(), hers.length), 0);
 }
 
+TEST(PreloadedSetup, APortThatConnectGaveStaysTakenWhileItIsConnected) {
+  const Fd listener = listening();
+  Fd alice = connected_to(listener);
+  Fd bob(::accept(listener, nullptr, nullptr));
+  Address hers = name_of(alice);
+  Address everywhere = hers;
+  reinterpret_cast<sockaddr_in*>(&everywhere.storage)->sin_addr.s_addr = INADDR_ANY;
+  Address twice = hers;
+  const Fd second(::socket(AF_INET, SOCK_STREAM, 0));
+  for (Address* taken : {&hers, &everywhere}) {
+    EXPECT_EQ(::bind(second, taken->get(), taken->length), -1);
+    EXPECT_EQ(errno, EADDRINUSE);
+  }
+  EXPECT_EQ(::bind(alice, twice.get(), twice.length), -1);
+  EXPECT_EQ(errno, EINVAL) << "it has that port itself";
+  bob = Fd();  // first: the kernel keeps the port of who closes first
+  alice = Fd();
+  EXPECT_EQ(::bind(second, hers.get(), hers.length), 0);
+}
+
 TEST(PreloadedSetup, AClosedConnectionLeavesNoDescriptorBehind) {
   const auto open_descriptors = [] {
     int count = 0;

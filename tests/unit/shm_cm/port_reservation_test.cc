@@ -22,6 +22,12 @@ SocketAddress with_port(SocketAddress address, std::uint16_t port) {
   address.set_port(port);
   return address;
 }
+std::uint16_t port_of(const UniqueFd& socket) {
+  sockaddr_in name{};
+  socklen_t length = sizeof name;
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &length), 0);
+  return ntohs(name.sin_port);
+}
 int error_of(const Status& status) { return status ? 0 : status.error().code; }
 
 class Reservation : public ::testing::TestWithParam<PortSpace> {
@@ -34,12 +40,6 @@ class Reservation : public ::testing::TestWithParam<PortSpace> {
     UniqueFd out(::socket(address.family(), GetParam() == PortSpace::tcp ? SOCK_STREAM : SOCK_DGRAM, 0));
     EXPECT_EQ(::bind(out.get(), address.get(), address.length()), 0);
     return out;
-  }
-  static std::uint16_t port_of(const UniqueFd& socket) {
-    sockaddr_in name{};
-    socklen_t length = sizeof name;
-    EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &length), 0);
-    return ntohs(name.sin_port);
   }
 };
 
@@ -154,6 +154,26 @@ TEST_P(Reservation, BindsAnIpv6SocketToTheMappedAddress) {
   again.share_with(visible.get());
   EXPECT_EQ(error_of(again.bind_ephemeral(GetParam(), kLoopback)), 0);
   EXPECT_EQ(again.binding().address, port.binding().address);
+}
+
+TEST(ConnectingNumber, IsOneThatConnectPrefersAndIsTakenAsLongAsItsName) {
+  const UniqueFd visible(::socket(AF_INET, SOCK_STREAM, 0));
+  SocketAddress address = kLoopback;
+  {
+    PortReservation port;
+    port.share_with(visible.get());
+    ASSERT_EQ(error_of(port.bind_ephemeral(PortSpace::tcp, kLoopback)), 0);
+    address = port.binding().address;
+    EXPECT_EQ(port_of(visible), 0) << "the kernel's socket stays as it is";
+    const UniqueFd kernels(::socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(::bind(kernels.get(), kLoopback.get(), kLoopback.length()), 0);
+    EXPECT_NE(address.port() % 2, port_of(kernels) % 2) << "bind(2) chooses among the others";
+    for (const SocketAddress& same :
+         {address, address.mapped(), with_port(kAny4, address.port()), with_port(kAny6, address.port())})
+      EXPECT_TRUE(is_number_taken(PortSpace::tcp, same)) << same.to_string();
+    EXPECT_FALSE(is_number_taken(PortSpace::udp, address));
+  }
+  EXPECT_FALSE(is_number_taken(PortSpace::tcp, address));
 }
 
 INSTANTIATE_TEST_SUITE_P(Spaces, Reservation, ::testing::Values(PortSpace::tcp, PortSpace::udp),

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -93,21 +94,33 @@ class PortNumbers {
   static constexpr ProcessPart kPart = ProcessPart::port_numbers;
 
   /// Returns ports of the range in an order in which none comes soon again. Each process begins at a place of its own.
-  std::uint16_t next_port() {
+  /// @param parity  0: ports that connect(2) prefers; 1: those that bind(2) prefers
+  std::uint16_t next_port(std::uint32_t parity) {
     constexpr std::uint32_t kStride = 7919;  // a prime: the numbers of other processes lie elsewhere soon
     if (begun_at_.load(std::memory_order_relaxed) != fork_generation()) {
       begun_at_.store(fork_generation(), std::memory_order_relaxed);
       place_.store(random_number(), std::memory_order_relaxed);
     }
-    PortRange known = range_.load(std::memory_order_relaxed);
-    if (known.count == 0) range_.store(known = PortRange::of_kernel(), std::memory_order_relaxed);
+    const PortRange known = range();
     const std::uint32_t now = place_.fetch_add(kStride, std::memory_order_relaxed);
-    return static_cast<std::uint16_t>(known.first + now % known.count);
+    const std::uint32_t pairs = std::max(known.count / 2, 1U);
+    return static_cast<std::uint16_t>(known.first + std::min(now % pairs * 2 + parity, known.count - 1));
+  }
+  /// Returns whether next_port() may return the port.
+  bool may_be(std::uint16_t port) {
+    const PortRange known = range();
+    return port >= known.first && port - known.first < known.count;
   }
   /// Returns a number that other processes of this host probably do not use; a clash only costs another try.
   std::uint32_t unlikely_number() { return unlikely_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
+  PortRange range() {
+    PortRange known = range_.load(std::memory_order_relaxed);
+    if (known.count == 0) range_.store(known = PortRange::of_kernel(), std::memory_order_relaxed);
+    return known;
+  }
+
   std::atomic<PortRange> range_{PortRange{0, 0}};
   std::atomic<std::uint32_t> place_{0};
   std::atomic<unsigned> begun_at_{~0U};  ///< fork_generation(): a child would follow its parent's numbers
@@ -225,6 +238,20 @@ Status PortReservation::bind_name() {
   return ok();
 }
 
+bool is_number_taken(PortSpace space, const SocketAddress& address) {
+  if (!process_state<PortNumbers>().may_be(address.port())) return false;
+  const auto is_named = [space](const SocketAddress& holder) {
+    const auto probe = make_link_socket();
+    const AbstractAddress name(bound_name({space, holder, false}, false, 0));
+    return probe && ::bind(probe->get(), name.get(), name.length) != 0 && errno == EADDRINUSE;
+  };
+  const SocketAddress wanted = canonical_address(address);
+  if (!wanted.is_wildcard()) return is_named(wanted);
+  const bool is_v6 = wanted.family() == AF_INET6;
+  return is_named(SocketAddress::v4(INADDR_LOOPBACK, wanted.port())) ||
+         (is_v6 && is_named(SocketAddress::v6(in6addr_loopback, wanted.port())));
+}
+
 /// Takes a number and its name. A port that the kernel gives would be free again for others as soon as the connection's
 /// descriptor replaces the kernel's socket; the name stays with the connection. Names that others hold, perhaps to be
 /// in the way, only cost tries: in the end a number is taken beside another name. The destination's own number would
@@ -236,7 +263,7 @@ Status PortReservation::take_number(std::uint16_t not_this) {
   // A thread that has changed its network namespace since would bind the name in the wrong one.
   if (!share_network(shared_, socket->get())) return Error{EADDRNOTAVAIL, "bind: network namespace"};
   for (int i = 0; i < kTries; ++i) {
-    const std::uint16_t port = process_state<PortNumbers>().next_port();
+    const std::uint16_t port = process_state<PortNumbers>().next_port(i < kTries / 2 ? 0 : 1);
     if (port == not_this) continue;
     binding_.address.set_port(port);
     name_ = bound_name(binding_, false, 0);

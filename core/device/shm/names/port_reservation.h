@@ -57,6 +57,11 @@ class PortReservation {
   bool bound_ = false;
 };
 
+/// Returns whether a connecting id has taken this number (bind_ephemeral()), which the kernel does not know of. A
+/// wildcard is compared with the loopback addresses only. Costs nothing outside of the range of such numbers, otherwise
+/// three system calls per address. Threads: any.
+bool is_number_taken(verbs::PortSpace space, const SocketAddress& address);
+
 /// Makes a non-blocking, close-on-exec AF_UNIX SOCK_SEQPACKET socket.
 Result<UniqueFd> make_link_socket();
 
