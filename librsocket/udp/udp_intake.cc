@@ -150,6 +150,7 @@ Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   if (is_behind(next.drops, drops_)) lost_ += next.drops - std::exchange(drops_, next.drops);
   for (Ring& ring : rings_->rings()) {
     if (!(ring.source == next.source)) continue;
+    if (!soft::is_number(next.place) && ring.reader.has_ended()) go_on(ring);
     const std::uint32_t number = soft::number_behind(ring.from_kernel, next.place, lost_, rings_->rings().size() == 1);
     if (is_behind(number, ring.from_kernel + 1)) advance(ring, number - 1);
   }
@@ -161,6 +162,13 @@ void UdpIntake::advance(Ring& ring, std::uint32_t number) {
   lost_ -= std::min(lost_, number - ring.from_kernel);
   ring.from_kernel = number;
   if (!is_behind(ring.awaited, number)) ring.awaited = 0;
+}
+
+/// The kernel has given all that came before the ring's oldest datagram, or has lost it.
+void UdpIntake::go_on(Ring& ring) {
+  const auto front = ring.reader.front();
+  if (front && *front && is_behind((*front)->header.imm_data, ring.from_kernel))
+    advance(ring, (*front)->header.imm_data);
 }
 
 /// Notes that a datagram of the kernel was taken. What the kernel had lost before a mark is no matter of the ring that
@@ -211,11 +219,12 @@ bool UdpIntake::kernel_is_empty(int fd) {
   return has_released;
 }
 
-/// Returns the datagram of that source's ring that comes before the one that the kernel has now.
+/// Returns the datagram of that source's ring that comes before the one that the kernel has now. What a ring has whose
+/// sender has ended it comes before, too: its socket may go on under another name, by the kernel.
 std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& source) {
   auto& rings = rings_->rings();
   for (std::size_t i = 0; i < rings.size(); ++i) {
-    if (!(rings[i].source == source)) continue;
+    if (!(rings[i].source == source) && !rings[i].reader.has_ended()) continue;
     const auto front = rings[i].reader.front();
     if (front && *front && !is_behind((*front)->header.imm_data, rings[i].from_kernel)) return Next{i, **front};
   }

@@ -153,7 +153,7 @@ ssize_t UdpOutlets::send_beside_ring(int fd, Outlets::value_type& to, const msgh
   Outlet& outlet = to.second;
   const bool marks = std::exchange(outlet.marks, false);
   const bool is_numbered = marks || (outlet.ring && outlet.ring->numbers_others());
-  const soft::Place place = marks ? outlet.ring->mark() : soft::place_of(outlet.by_kernel + 1);
+  const soft::Place place = marks ? outlet.ring->next_mark(last_mark_) : soft::place_of(outlet.by_kernel + 1);
   ssize_t sent = is_numbered ? soft::send_with_place(fd, message, flags, to.first.family(), place)
                              : send_by_kernel(fd, message, flags);
   if (is_numbered && sent < 0 && errno == EINVAL) {  // perhaps for another reason
@@ -161,7 +161,7 @@ ssize_t UdpOutlets::send_beside_ring(int fd, Outlets::value_type& to, const msgh
     outlet.look_at = stamp() + kForeign;
     sent = send_by_kernel(fd, message, flags);
   } else if (marks && sent >= 0) {
-    outlet.ring->sent_mark();
+    outlet.ring->sent_mark(last_mark_ = place);
     outlet.by_kernel = 0;
     return sent;
   }

@@ -79,9 +79,10 @@ class UdpOutlets {
 
   const int domain_;
   bool has_left_ = false;
-  unsigned sending_ = 0;     ///< send_without_lock() in other threads, of which a new ring would not know
-  bool keeps_lock_ = false;  ///< until a ring has been opened: otherwise some thread might always be sending
-  SocketAddress peer_;       ///< of connect(2), canonical
+  unsigned sending_ = 0;       ///< send_without_lock() in other threads, of which a new ring would not know
+  bool keeps_lock_ = false;    ///< until a ring has been opened: otherwise some thread might always be sending
+  SocketAddress peer_;         ///< of connect(2), canonical
+  soft::Place last_mark_ = 0;  ///< 0: none was sent
   Outlets outlets_;
   Outlets::value_type* peers_ = nullptr;  ///< that of peer_
   // The last name that was given, byte by byte.

@@ -37,9 +37,12 @@ struct Sender : UdpEnd {
   /// The last datagram by the kernel before the ring begins.
   void send_mark(const UdpEnd& to, std::string_view text = "the mark") {
     EXPECT_EQ(put(0, text), OutgoingRing::Put::marks);
-    send_with(ring->mark(), to, text);
-    ring->sent_mark();
+    send_with(next_mark(), to, text);
     number = 0;
+  }
+  soft::Place next_mark() {
+    ring->sent_mark(last_mark = ring->next_mark(last_mark));
+    return last_mark;
   }
   void send_with(int hop_limit, const UdpEnd& to, std::string_view text) const {
     iovec part{const_cast<char*>(text.data()), text.size()};
@@ -53,6 +56,7 @@ struct Sender : UdpEnd {
   }
   std::unique_ptr<OutgoingRing> ring;
   std::uint32_t number = 0;  ///< of the last one by the kernel
+  soft::Place last_mark = 0;
 };
 
 /// Bob has a socket, and reads it by what is tested.
@@ -148,13 +152,12 @@ TEST_F(UdpIntakeWithARing, TakesTheNextMarkWhereTheFirstOneIsLost) {
   bob.intake.woken();
   EXPECT_EQ(bob.take(), "");
   ASSERT_EQ(carol.put(0, "lost"), OutgoingRing::Put::marks);
-  const int lost = carol.ring->mark();
-  carol.ring->sent_mark();
+  const soft::Place lost = carol.next_mark();
   EXPECT_EQ(carol.put(511, "not yet"), OutgoingRing::Put::early);
   ASSERT_EQ(carol.put(512, "again"), OutgoingRing::Put::marks);
-  EXPECT_NE(carol.ring->mark(), lost);
-  carol.send_with(carol.ring->mark(), bob, "again");
-  carol.ring->sent_mark();
+  const soft::Place again = carol.next_mark();
+  EXPECT_NE(again, lost);
+  carol.send_with(again, bob, "again");
   EXPECT_EQ(bob.take(), "again");
   wake(carol, 0);
   EXPECT_EQ(carol.put(0, "by the ring"), OutgoingRing::Put::done);
@@ -167,8 +170,7 @@ TEST_F(UdpIntakeWithARing, TakesNoStrangersMark) {
   bob.intake.woken();
   EXPECT_EQ(bob.take(), "");
   ASSERT_EQ(carol.put(0, "the mark"), OutgoingRing::Put::marks);
-  stranger.send_with(carol.ring->mark(), bob, "a stranger's");
-  carol.ring->sent_mark();
+  stranger.send_with(carol.next_mark(), bob, "a stranger's");
   EXPECT_EQ(bob.take(), "a stranger's");
   EXPECT_EQ(carol.put(0, "early"), OutgoingRing::Put::early);
 }
@@ -248,6 +250,50 @@ TEST_F(UdpIntakeWithARing, TakesTheRingsFirstThatWerePutBefore) {
   bob.intake.woken();  // by the kernel's
   EXPECT_EQ(bob.take(), "one");
   EXPECT_EQ(bob.take(), "two");
+}
+
+TEST_F(UdpIntakeWithARing, TakesWhatAnEndedRingHasBeforeWhatTheKernelHas) {
+  EXPECT_EQ(alice.put(0, "one"), OutgoingRing::Put::done);
+  alice.ring.reset();
+  Sender alice_by_another_name;  // her socket has got another port from connect(2)
+  alice_by_another_name.send(bob, "two");
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.take(), "two");
+}
+
+TEST_F(UdpIntakeWithARing, KnowsThatAnEndedRingWaitsInVainOnceItsSenderGoesOn) {
+  EXPECT_EQ(alice.put(5, "one"), OutgoingRing::Put::done);
+  EXPECT_EQ(alice.put(7, "two"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "") << "what the kernel has lost might still come";
+  alice.ring.reset();
+  alice.send(bob, "three");
+  for (const char* const text : {"one", "two", "three"}) {
+    bob.intake.woken();
+    EXPECT_EQ(bob.take(), text);
+  }
+}
+
+TEST_F(UdpIntakeWithARing, TakesNoMarkForThatOfTheSendersNextRing) {
+  alice.ring.reset();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(bob.take(), "");
+  alice.knock_at(bob);
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "");
+  alice.send_mark(bob, "the mark of a ring that ends before it comes");
+  alice.ring.reset();
+  alice.knock_at(bob);
+  bob.intake.woken();
+  ASSERT_EQ(alice.put(0, "the next ring's mark"), OutgoingRing::Put::early) << "Bob does not know that ring yet";
+  EXPECT_EQ(bob.take(), "the mark of a ring that ends before it comes");
+  EXPECT_EQ(bob.take(), "");
+  const soft::Place mark = alice.next_mark();
+  EXPECT_EQ(alice.put(0, "by the ring"), OutgoingRing::Put::early) << "its own mark is on its way";
+  alice.send_with(mark, bob, "the next ring's mark");
+  EXPECT_EQ(bob.take(), "the next ring's mark");
+  wake(alice, 0);
+  EXPECT_EQ(alice.put(0, "by the ring"), OutgoingRing::Put::done);
+  EXPECT_EQ(bob.take(), "by the ring");
 }
 
 TEST_F(UdpIntakeWithARing, KeepsTheOrderOfManyThatChangeTheirWayAllTheTime) {

@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -63,8 +64,8 @@ OutgoingRing::Put put(OutgoingRing& ring, std::string_view text) {
 /// The ring's mark comes to Bob.
 void let_in(Bob& bob, OutgoingRing& ring) {
   EXPECT_EQ(put(ring, "the mark"), OutgoingRing::Put::marks);
-  const int mark = ring.mark();
-  ring.sent_mark();
+  const Place mark = ring.next_mark(0);
+  ring.sent_mark(mark);
   EXPECT_EQ(put(ring, "early"), OutgoingRing::Put::early);
   for (auto& one : bob.rings->rings()) one.reader.tell_mark(static_cast<std::uint32_t>(mark));
 }
@@ -196,7 +197,7 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
     channel.tell(1);
     if (!ring || !channel.hear()) return 1;
     if (put(**ring, "the mark") != OutgoingRing::Put::marks) return 1;
-    (*ring)->sent_mark();
+    (*ring)->sent_mark(kFirstMark);
     channel.tell(3);
     static_cast<void>(channel.hear());
     static_cast<void>(put(**ring, "by the kernel"));
@@ -218,6 +219,28 @@ TEST(DatagramRings, AreOverWhenTheirSenderIsKilled) {
   bob.look();
   EXPECT_TRUE(bob.rings->rings()[0].is_over);
   EXPECT_EQ(bob.take(), "the last");
+}
+
+TEST(DatagramRings, HaveThousandsOfMarksBeforeOneComesAgain) {
+  constexpr std::size_t kMarks = 32UL * 256;
+  std::set<Place> used;
+  Place mark = 0;
+  for (std::size_t i = 0; i < kMarks; ++i) {
+    mark = mark_behind(mark);
+    EXPECT_TRUE(is_mark(mark) && !is_number(mark)) << mark;
+    used.insert(mark);
+  }
+  EXPECT_EQ(used.size(), kMarks);
+  EXPECT_EQ(mark_behind(mark), kFirstMark);
+}
+
+TEST(DatagramRings, TakeNoMarkThatTheReceiverHasToldLast) {
+  const UdpEnd alice;
+  Bob bob;
+  const auto ring = OutgoingRing::open(bob.socket(), {alice.name, alice.fd.get()});
+  ASSERT_TRUE(ring);
+  take_in(bob, **ring);
+  EXPECT_EQ((*ring)->next_mark(0), mark_behind(kFirstMark)) << "the first one has come";
 }
 
 TEST(DatagramRings, TellTheSenderThatTheReceiverHasGone) {

@@ -32,7 +32,7 @@ ssize_t send_with_place(int fd, const msghdr& message, int flags, int family, Pl
     placed.msg_controllen += CMSG_SPACE(sizeof value);
   };
   add(is_v6 ? IPV6_HOPLIMIT : IP_TTL, place & 255);
-  if (place / 256 != 0) add(is_v6 ? IPV6_TCLASS : IP_TOS, place / 256);
+  add(is_v6 ? IPV6_TCLASS : IP_TOS, place / 256);  // 0, too: the socket may have another one
   return sendmsg_at_once(fd, placed, flags);
 }
 

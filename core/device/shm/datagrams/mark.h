@@ -17,15 +17,21 @@ namespace ringsock::soft {
 /// A place: the hop limit, and 256 times the traffic class.
 using Place = int;
 
-/// Marks are the hop limits kFirstMark ... kFirstMark + kMarks - 1: a sender's next mark is another one.
+/// Marks have the hop limits from kFirstMark on, with the traffic class as the higher digit. A socket uses one after
+/// the other, for all its rings: one that waits at the receiver must not be taken for a later one.
 inline constexpr int kFirstMark = 96;
-inline constexpr int kMarks = 32;
+inline constexpr int kMarkLimits = 32;
 /// Returns the mark behind `mark`; the first one for 0. Pure.
-constexpr Place mark_behind(Place mark) { return kFirstMark + (mark == 0 ? 0 : (mark - kFirstMark + 1) % kMarks); }
-constexpr bool is_mark(Place place) { return (place & 255) >= kFirstMark && (place & 255) < kFirstMark + kMarks; }
+constexpr Place mark_behind(Place mark) {
+  if (mark == 0) return kFirstMark;
+  if (mark % 256 + 1 < kFirstMark + kMarkLimits) return mark + 1;
+  return (mark / 256 + 1) % 256 * 256 + kFirstMark;
+}
+constexpr bool is_mark(Place place) { return (place & 255) >= kFirstMark && (place & 255) < kFirstMark + kMarkLimits; }
 
 /// Numbers are the hop limits from kFirstNumber on, with the traffic class as the higher digit.
 inline constexpr int kFirstNumber = 128;
+constexpr bool is_number(Place place) { return (place & 255) >= kFirstNumber; }
 /// Returns the place of the datagram with that number. Pure.
 constexpr Place place_of(std::uint32_t number) {
   return kFirstNumber + static_cast<int>(number % 128) + 256 * static_cast<int>(number / 128 % 256);
@@ -37,7 +43,7 @@ constexpr Place place_of(std::uint32_t number) {
 /// @param only_its  they are all this sender's
 constexpr std::uint32_t number_behind(std::uint32_t last, Place place, std::uint32_t lost, bool only_its) {
   constexpr std::uint32_t kNumbers = 128 * 256, kMostBehind = 24'000;
-  if ((place & 255) < kFirstNumber) return last;
+  if (!is_number(place)) return last;
   const auto remainder = static_cast<std::uint32_t>((place & 255) - kFirstNumber + place / 256 * 128);
   const std::uint32_t more = (remainder - last) % kNumbers;
   if (more > kMostBehind && lost < more - 1) return last;

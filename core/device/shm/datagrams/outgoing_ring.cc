@@ -105,10 +105,14 @@ OutgoingRing::Put OutgoingRing::before_it_begins(std::uint32_t after_kernel) {
   constexpr std::uint32_t kDatagramsPerMark = 512;  // more than usually wait in a socket
   const std::uint32_t told = ring_.told_mark();
   if (told == 0) return Put::early;
-  if (mark_ == 0) return Put::marks;
   has_begun_ = told == static_cast<std::uint32_t>(mark_);
   if (has_begun_) return Put::done;
-  return after_kernel >= kDatagramsPerMark ? Put::marks : Put::early;
+  return mark_ == 0 || after_kernel >= kDatagramsPerMark ? Put::marks : Put::early;
+}
+
+Place OutgoingRing::next_mark(Place last) const {
+  const Place next = mark_behind(last);
+  return ring_.told_mark() == static_cast<std::uint32_t>(next) ? mark_behind(next) : next;
 }
 
 OutgoingRing::Put OutgoingRing::put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes) {

@@ -44,7 +44,7 @@ class OutgoingRing {
   enum class Put {
     done,
     early,   ///< the receiver has not looked at its door yet, or the mark has not come there yet
-    marks,   ///< the next datagram by the kernel is to have the mark of mark(), behind which the ring begins
+    marks,   ///< the next datagram by the kernel is to have a mark of next_mark(), behind which the ring begins
     asleep,  ///< the receiver sleeps: a datagram of the kernel's wakes it; has_not_woken() where that cannot be sent
     full,    ///< there is no room, and the receiver has made none for some 20 us
     gone,    ///< the receiver takes no more, or has ended: the ring is of no use any more
@@ -54,10 +54,11 @@ class OutgoingRing {
   /// @param after_kernel  how many datagrams the kernel has taken from us for the receiver behind the last mark
   Put put(std::uint32_t after_kernel, std::span<const iovec> parts, std::size_t bytes);
 
-  /// Returns the mark (mark.h) of the next datagram that the kernel takes, after a put() that was answered by `marks`.
-  [[nodiscard]] int mark() const { return mark_behind(mark_); }
+  /// Returns a mark for the next datagram that the kernel takes, after a put() that was answered by `marks`.
+  /// @param last  the last mark of our socket, 0: none
+  [[nodiscard]] Place next_mark(Place last) const;
   /// Called after the kernel has taken that datagram.
-  void sent_mark() { mark_ = mark(); }
+  void sent_mark(Place mark) { mark_ = mark; }
   /// Returns whether a mark was sent: the datagrams of the kernel behind it are numbered.
   [[nodiscard]] bool numbers_others() const { return mark_ != 0; }
   /// Called when no datagram has followed a put() that was answered by `asleep`.
@@ -77,7 +78,7 @@ class OutgoingRing {
   KernelSocket receiver_;
   UniqueFd link_;
   UdRingWriter ring_;
-  int mark_ = 0;                 ///< the last one that was sent, 0: none
+  Place mark_ = 0;               ///< the last one that was sent, 0: none
   bool has_begun_ = false;       ///< the mark has come: the receiver reads the ring
   std::uint64_t looked_at_ = 0;  ///< ticks(): when the receiver's life was last proven
 };
