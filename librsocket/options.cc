@@ -272,7 +272,7 @@ Status StreamOptions::get_socket_level(int name, void* value, socklen_t* length,
 Status StreamOptions::get_tcp_level(int name, void* value, socklen_t* length, bool& handled) {
   handled = true;
   switch (name) {
-    case TCP_MAXSEG: return write_int(value, length, kSegmentBytes);
+    case TCP_MAXSEG: return write_int(value, length, segment_bytes());
     case TCP_INFO: return get_tcp_info(value, length);
     case TCP_INQ:
       return write_int(value, length,
@@ -318,7 +318,7 @@ void StreamOptions::describe_connection(tcp_info& info) {
   if (core_.connection->ends().failure() != 0 || core_.sent_into_the_void.load(std::memory_order_acquire))
     info.tcpi_state = TCP_CLOSE;
   info.tcpi_snd_cwnd = core_.connection->settings().send_queue;
-  info.tcpi_snd_mss = info.tcpi_rcv_mss = kSegmentBytes;
+  info.tcpi_snd_mss = info.tcpi_rcv_mss = static_cast<std::uint32_t>(segment_bytes());
   info.tcpi_rcv_space = core_.connection->settings().receive_ring;
 }
 

@@ -35,6 +35,7 @@ class StreamOptions final : public StreamPart {
   [[nodiscard]] std::uint8_t type_of_service() const;
   /// Lets as many bytes wait unread as with the kernel, or as SO_SNDBUF and SO_RCVBUF say. Call it at first.
   void buffer_like_kernel() { queues_.receive_overflow = queues_.send_overflow = kOverflowBytes; }
+  [[nodiscard]] bool is_like_kernel() const { return queues_.send_overflow != 0; }
   [[nodiscard]] const QueueSettings& queues() const { return queues_; }
   [[nodiscard]] const std::vector<std::byte>& route() const { return route_; }  ///< RDMA_ROUTE
   [[nodiscard]] bool lingers() const { return (linger() & kLingers) != 0; }
@@ -62,6 +63,9 @@ class StreamOptions final : public StreamPart {
   /// The reported segment size, which RDMA does not have: 1 << (7 + path MTU code 4), as reported by rdma-core on
   /// Ethernet.
   static constexpr int kSegmentBytes = 2048;
+  /// What the kernel reports of a connection on loopback. Programs choose the size of their messages by it (iperf3 -u).
+  static constexpr int kLoopbackSegmentBytes = 32768;
+  [[nodiscard]] int segment_bytes() const { return is_like_kernel() ? kLoopbackSegmentBytes : kSegmentBytes; }
 
   IntOptions integers_;
   QueueSettings queues_;

@@ -223,6 +223,7 @@ Result<int> UdpSocket::unsent_bytes() {
 
 std::uint32_t UdpSocket::ready() noexcept try {
   constexpr std::uint32_t kReadable = EPOLLIN | EPOLLRDNORM;
+  constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
   const auto with_news = [this](std::uint32_t found) {
     if ((found & EPOLLIN) != 0 && news_.is_first_found()) note_activity(EPOLLIN);
     return found;
@@ -232,12 +233,12 @@ std::uint32_t UdpSocket::ready() noexcept try {
   {
     const std::lock_guard guard(receive_lock_);
     if (intake_.is_known_readable()) found = kReadable;
-    if (found != 0 && !intake_.is_due_for_kernel()) return with_news(found | EPOLLOUT | EPOLLWRNORM);
+    if (found != 0 && !intake_.is_due_for_kernel()) return with_news(found | kWritable);
   }
   const std::uint32_t kernels = transports::kernel_events(fd());
   if ((kernels & EPOLLIN) != 0) found |= EPOLLRDNORM;
   if ((kernels & EPOLLOUT) != 0) {
-    found |= EPOLLWRNORM;
+    found |= kWritable;
     must_wait_to_send_.store(false, std::memory_order_relaxed);
   }
   found |= kernels;

@@ -322,6 +322,12 @@ TEST(OptionsWithEffect, EachReceiveTellsHowManyBytesAreLeft) {
   EXPECT_EQ(end.unread, 1);
 }
 
+TEST(OptionsWithEffect, TheSegmentSizeIsAboutThatOfLoopback) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_GE(number_of(alice, IPPROTO_TCP, TCP_MAXSEG), 16'384) << "iperf3 -u chooses the size of its datagrams by it";
+  EXPECT_GE(number_of(bob, IPPROTO_TCP, TCP_MAXSEG), 16'384);
+}
+
 TEST(OptionsWithEffect, TheNumberOfBytesThatAreLeftIsCutOffWithoutRoom) {
   auto [alice, bob] = connected_pair();
   ASSERT_NO_FATAL_FAILURE(set_number(bob, IPPROTO_TCP, TCP_INQ, 1));

@@ -286,6 +286,26 @@ TEST(UdpTransfer, ASocketThatIsDisconnectedHearsEverybody) {
   warm_up(pair.alice, pair.bob);
 }
 
+TEST(UdpTransfer, ASenderThatGetsAnotherPortKeepsItsOrder) {
+  const UdpPair pair;
+  for (int round = 0; round < 20; ++round) {
+    const Udp carol(Udp::Bound::no);
+    warm_up(carol, pair.bob);
+    for (int i = 0; i < 10; ++i) carol.send_to(pair.bob, "before " + std::to_string(i));
+    const std::uint16_t port = carol.port();
+    carol.connect(pair.bob.name());
+    const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+    ASSERT_EQ(::connect(carol, &nobody, sizeof nobody), 0);
+    carol.send_to(pair.bob, "after");
+    EXPECT_NE(carol.port(), port);
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_TRUE(pair.bob.is_readable(5000));
+      ASSERT_EQ(pair.bob.receive_from(), std::pair("before " + std::to_string(i), port));
+    }
+    EXPECT_EQ(pair.bob.receive(), "after");
+  }
+}
+
 TEST(UdpTransfer, MessagesOfSeveralParts) {
   const UdpPair pair;
   std::string one = "12", two = "345";

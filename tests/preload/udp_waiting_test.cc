@@ -53,6 +53,17 @@ TEST(UdpWaiting, ManyRoundsOfBlockingReceiversGoOn) {
   EXPECT_EQ(done, kRounds);
 }
 
+TEST(UdpWaiting, PollTellsOfRoomByAllItsNames) {
+  const UdpPair pair;
+  constexpr short kRoom = POLLOUT | POLLWRNORM | POLLWRBAND;
+  pollfd entry{pair.bob, POLLIN | POLLPRI | POLLRDNORM | kRoom, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 1);
+  EXPECT_EQ(entry.revents, kRoom);
+  pair.alice.send_to(pair.bob, "one");
+  EXPECT_EQ(::poll(&entry, 1, 0), 1);
+  EXPECT_EQ(entry.revents, POLLIN | POLLRDNORM | kRoom);
+}
+
 TEST(UdpWaiting, ADatagramOfTheKernelWakesAReceiver) {
   const UdpPair pair;
   const Udp carol;
