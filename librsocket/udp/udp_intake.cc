@@ -150,7 +150,7 @@ Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   if (is_behind(next.drops, drops_)) lost_ += next.drops - std::exchange(drops_, next.drops);
   for (Ring& ring : rings_->rings()) {
     if (!(ring.source == next.source)) continue;
-    if (!soft::is_number(next.place) && ring.reader.has_ended()) go_on(ring);
+    end_waits(ring, next.place);
     const std::uint32_t number = soft::number_behind(ring.from_kernel, next.place, lost_, rings_->rings().size() == 1);
     if (is_behind(number, ring.from_kernel + 1)) advance(ring, number - 1);
   }
@@ -162,6 +162,16 @@ void UdpIntake::advance(Ring& ring, std::uint32_t number) {
   lost_ -= std::min(lost_, number - ring.from_kernel);
   ring.from_kernel = number;
   if (!is_behind(ring.awaited, number)) ring.awaited = 0;
+}
+
+/// The kernel's next datagram is of the ring's sender. Those that the sender's ended rings wait for came before it, or
+/// are lost.
+void UdpIntake::end_waits(const Ring& ring, soft::Place place) {
+  for (Ring& other : rings_->rings()) {
+    if (!other.reader.has_ended()) continue;
+    const bool has_name = other.source == ring.source;
+    if (has_name ? !soft::is_number(place) : other.sender == ring.sender && other.serial < ring.serial) go_on(other);
+  }
 }
 
 /// The kernel has given all that came before the ring's oldest datagram, or has lost it.
@@ -440,6 +450,8 @@ bool UdpIntake::is_due_for_kernel() { return ++looks_ % kLooksPerKernelLook == 0
 bool UdpIntake::becomes_readable(int fd) {
   if (!rings_) return false;
   look_at_door(fd, std::exchange(was_woken_, false));
+  // Another thread may have found a ring to wait since the kernel's socket was found empty.
+  if (waits_for_kernel_ && (transports::kernel_events(fd) & EPOLLIN) != 0) return true;
   // Before the next look at the rings: what they have got since the kernel's socket was found empty may come behind
   // something that the kernel has got since.
   const bool has_released = kernel_is_empty(fd);

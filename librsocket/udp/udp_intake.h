@@ -119,6 +119,7 @@ class UdpIntake {
   void note_losses(int fd);
   void note_taken(const OfKernel& one);
   void advance(Ring& ring, std::uint32_t number);
+  void end_waits(const Ring& ring, soft::Place place);
   void go_on(Ring& ring);
   Nanos end_of_wait(Ring& ring, Nanos now);
   void open_door(int fd);

@@ -274,6 +274,23 @@ TEST_F(UdpIntakeWithARing, KnowsThatAnEndedRingWaitsInVainOnceItsSenderGoesOn) {
   }
 }
 
+TEST_F(UdpIntakeWithARing, KnowsThatASocketsEarlierRingWaitsInVainOnceItsNextOneBegins) {
+  Sender again;  // stands for the same socket by another name: the same process and descriptor tell so
+  ASSERT_EQ(::dup2(again.fd.get(), alice.fd.get()), alice.fd.get());
+  EXPECT_EQ(alice.put(5, "one"), OutgoingRing::Put::done);
+  alice.ring.reset();
+  auto opened = OutgoingRing::open({::geteuid(), bob.cookie}, {again.name, alice.fd.get()});
+  ASSERT_TRUE(opened);
+  again.ring = *std::move(opened);
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "") << "what the kernel has lost might still come";
+  again.last_mark = alice.last_mark;
+  again.send_mark(bob);
+  bob.intake.woken();
+  EXPECT_EQ(bob.take(), "one");
+  EXPECT_EQ(bob.take(), "the mark");
+}
+
 TEST_F(UdpIntakeWithARing, TakesNoMarkForThatOfTheSendersNextRing) {
   alice.ring.reset();
   for (int i = 0; i < 2; ++i) EXPECT_EQ(bob.take(), "");

@@ -103,6 +103,7 @@ void IncomingRings::accept_links() {
 
 void IncomingRings::enter(Ring ring) {
   if (rings_.size() >= kMost) return ring.reader.finish();
+  ring.serial = ++last_serial_;
   rings_.push_back(std::move(ring));
 }
 

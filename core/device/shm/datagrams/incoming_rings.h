@@ -28,6 +28,7 @@ class IncomingRings {
     SocketAddress source;  ///< canonical
     SenderSocket sender;
     // For the caller (OutgoingRing::put(), `after_kernel`):
+    std::uint64_t serial = 0;       ///< greater than that of rings that came before
     bool is_known = false;          ///< the sender has been told so
     std::uint32_t from_kernel = 0;  ///< datagrams of the source that have come by the kernel behind the mark
     std::uint32_t awaited = 0;      ///< how many must have come before the ring's oldest, 0: it does not wait
@@ -77,6 +78,7 @@ class IncomingRings {
   UniqueFd door_;
   std::vector<UniqueFd> silent_;  ///< links whose first packet has not come yet
   std::vector<Ring> rings_;
+  std::uint64_t last_serial_ = 0;
 };
 
 }  // namespace ringsock::soft
