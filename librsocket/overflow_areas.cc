@@ -219,7 +219,8 @@ Status OverflowAreas::restore(const Saved& saved) {
 bool OverflowAreas::give_back() {
   give_back_at(Nanos::max());
   if (!in_.is_open() || !may_give_pages()) return false;
-  const bool must_tell = give_back_read();
+  give_back_read();
+  const bool must_tell = in_.must_tell();
   give_back_written();
   if (charge_in_.covered() + charge_out_.covered() != 0) give_back_at(monotonic_now() + kLookInterval);
   return must_tell;
@@ -231,14 +232,14 @@ void OverflowAreas::leave_charges() {
   charge_out_.give_back_later(monotonic_now());
 }
 
-bool OverflowAreas::give_back_read() {
+/// A sender that met the shut gate has wished for a message (must_tell()).
+void OverflowAreas::give_back_read() {
   bool is_given = false;
   in_.give_back([&](std::span<std::byte> area) { is_given = give_pages(area); });
   if (is_given && is_limited()) {
     in_.limit_window(kLeastWindow);
     charge_in_.give_back();
   }
-  return in_.must_tell();
 }
 
 /// The peer may have given the pages back, or not: it does not say.

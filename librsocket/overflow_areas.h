@@ -123,7 +123,7 @@ class OverflowAreas {
   [[nodiscard]] engine::OverflowWords& own_words() const { return *reinterpret_cast<engine::OverflowWords*>(words_); }
   void widen_window();
   void limit_window();
-  bool give_back_read();
+  void give_back_read();
   void give_back_written();
 
   // In this order what each message looks at is in one cache line.

@@ -69,7 +69,7 @@ void Progress::note_changes() {
 
 /// A thread that polls before the poll in here finds out makes room that is seen here; one that polls later sees the
 /// wish. Both have the connection's poll_lock in between. While the peer gives the empty overflow area's pages back a
-/// send is refused although there is room.
+/// send is refused, and there is no room, although nothing is unread.
 void Progress::note_short_send() {
   if (!core_.endpoint.is_watched()) return;
   if (StreamApi* const api = core_.api()) [[unlikely]]

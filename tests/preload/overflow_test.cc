@@ -178,6 +178,29 @@ TEST(Overflow, ASenderIsWritableAgainWhenThereIsRoom) {
   ::close(epoll);
 }
 
+/// A thread that waits at this end, which has read all: it gives the area's pages back first, and stops in the middle
+/// of that.
+class PeerThatGivesPagesBack {
+ public:
+  explicit PeerThatGivesPagesBack(int end) {
+    gives_pages.store(false);
+    holds_pages.store(true);
+    thread_ = std::thread([end] {
+      pollfd entry{end, POLLIN, 0};
+      ::poll(&entry, 1, 60'000);
+      EXPECT_NE(receive(end, 1000), "");
+    });
+    while (!gives_pages.load()) ::usleep(1000);
+  }
+  void goes_on() {
+    holds_pages.store(false);
+    thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+};
+
 class PagesAreGivenBack : public testing::TestWithParam<unsigned> {};
 INSTANTIATE_TEST_SUITE_P(Overflow, PagesAreGivenBack, testing::Range(0u, 4u));
 
@@ -195,23 +218,38 @@ TEST_P(PagesAreGivenBack, ASenderThatIsRefusedMeanwhileIsToldWhenItMayGoOn) {
   receive(ends.peers, GetParam());
   EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
   send_all(ends.peers, "a message");
-  gives_pages.store(false);
-  holds_pages.store(true);
-  std::thread peer([&] {
-    pollfd entry{ends.peers, POLLIN, 0};
-    ::poll(&entry, 1, 60'000);
-    EXPECT_NE(receive(ends.peers, 1000), "");
-  });
-  while (!gives_pages.load()) ::usleep(1000);
-
+  PeerThatGivesPagesBack peer(ends.peers);
   const std::string text = pattern(kMuch, 5);
   EXPECT_LT(::send(ends.ours, text.data(), text.size(), 0), static_cast<ssize_t>(kMuch / 2)) << "the ring";
   EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
   EXPECT_EQ(receive(ends.ours, 9), "a message");
   EXPECT_EQ(error_of(::send(ends.ours, text.data(), text.size(), 0)), EAGAIN);
-  holds_pages.store(false);
-  peer.join();
+  peer.goes_on();
   EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1);
+  EXPECT_GT(::send(ends.ours, text.data(), text.size(), 0), 0);
+  ::close(epoll);
+}
+
+/// Programs that poll and write in turn would be busy meanwhile, and some give up after a number of vain turns.
+TEST(Overflow, ASenderIsNotWritableWhileItIsRefused) {
+  const Ends ends;
+  ::fcntl(ends.ours, F_SETFL, O_NONBLOCK);
+  receive(ends.peers, send_until_full(ends.ours, 65536));
+  PeerThatGivesPagesBack peer(ends.peers);
+  const std::string text = pattern(kMuch, 5);
+  EXPECT_LT(::send(ends.ours, text.data(), text.size(), 0), static_cast<ssize_t>(kMuch / 2)) << "the ring";
+  const int epoll = ::epoll_create1(0);
+  epoll_event event{EPOLLOUT, {}};
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, ends.ours, &event);
+  pollfd entry{ends.ours, POLLOUT, 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  EXPECT_EQ(::epoll_wait(epoll, &event, 1, 0), 0);
+  EXPECT_EQ(error_of(::send(ends.ours, text.data(), text.size(), 0)), EAGAIN);
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  std::thread sleeper([&] { EXPECT_EQ(::epoll_wait(epoll, &event, 1, 60'000), 1); });
+  peer.goes_on();
+  EXPECT_EQ(::poll(&entry, 1, 60'000), 1);
+  sleeper.join();
   EXPECT_GT(::send(ends.ours, text.data(), text.size(), 0), 0);
   ::close(epoll);
 }

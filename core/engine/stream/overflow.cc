@@ -40,6 +40,16 @@ bool OverflowWriter::take_gate() {
   return peers_->gate.compare_exchange_strong(open, kGateSender, std::memory_order_seq_cst);
 }
 
+/// Returns whether the owner, which had the gate, has opened it, or wishes for a message. Threads: any.
+bool OverflowWriter::has_gate_opened() const {
+  // Loaded first: an append that comes in between, and leaves too little room, has stored a later wish.
+  std::uint64_t wish = peers_->wake_at.load(std::memory_order_acquire);
+  const std::uint64_t now = std::max<std::uint64_t>(own_->read.load(std::memory_order_acquire), 1);
+  if (!has_enough_free()) return false;
+  if (wish == 0 || wish > now) peers_->wake_at.compare_exchange_strong(wish, now, std::memory_order_seq_cst);
+  return peers_->gate.load(std::memory_order_seq_cst) != kGateOwner;
+}
+
 std::uint64_t OverflowWriter::reach(std::uint64_t bytes) const {
   const std::uint64_t start = is_empty() ? 0 : put_ - base_;
   return std::min<std::uint64_t>(area_.size(), start + std::min(bytes, limit_));
@@ -73,8 +83,8 @@ Result<std::uint64_t> OverflowWriter::begin() {
   const auto free = usable_bytes();
   if (!free || *free == 0) return free;
   if (take_gate()) return free;
-  // The peer has read something, or it would have nothing to give back.
-  want_message_at(known_read_);
+  // The message comes when the gate is open and has_room() is true.
+  want_message_at(put_ - std::min(put_, goes_on_at_.load(std::memory_order_relaxed)));
   return take_gate() ? free : Result<std::uint64_t>(std::uint64_t{0});
 }
 
@@ -99,7 +109,7 @@ bool OverflowWriter::end(std::uint16_t last_message) {
   peers_->written.store(put_, std::memory_order_release);
   peers_->gate.store(kGateOpen, std::memory_order_release);
   // Stored before the exchange, which is a full barrier: has_room() of a thread that is about to sleep comes behind it.
-  if (unread() > goes_on_at) peers_->wake_at.store(put_ - goes_on_at, std::memory_order_relaxed);
+  if (unread() > goes_on_at) peers_->wake_at.store(put_ - goes_on_at, std::memory_order_release);
   return peers_->told.exchange(1, std::memory_order_seq_cst) == 0;
 }
 
@@ -177,8 +187,10 @@ void OverflowReader::consume(std::uint64_t bytes) {
 
 bool OverflowReader::must_tell() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::uint64_t wish = own_->wake_at.load(std::memory_order_relaxed);
-  if (wish == 0 || read_.load(std::memory_order_relaxed) < wish) return false;
+  std::uint64_t wish = own_->wake_at.load(std::memory_order_acquire);
+  if (wish == 0) return false;
+  // A sender that has written nothing yet, and waits for the gate, cannot wish for less than 1.
+  if (read_.load(std::memory_order_relaxed) < wish && has_unread()) return false;
   return own_->wake_at.compare_exchange_strong(wish, 0, std::memory_order_relaxed);
 }
 

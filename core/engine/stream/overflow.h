@@ -33,8 +33,9 @@ namespace ringsock::engine {
 /// No lost wake-up. After each append the sender sets `told`. If it was 0 the sender sends a message that makes the
 /// owner look; it needs no credit, and there is one under way at a time. The owner sets `told` to 0 and then reads
 /// `written`. So each append is seen by a look that is still to come, or has a message of its own. In the other
-/// direction the sender writes `wake_at` and then reads `read`, the owner writes `read` and then reads `wake_at`, each
-/// with a full barrier in between: the sender sees the room, or the owner sees the wish and sends such a message.
+/// direction the sender writes `wake_at` and then reads `read` and the gate, the owner writes `read` or opens the gate
+/// and then reads `wake_at`, each with a full barrier in between: the sender sees the room, or the owner sees the wish
+/// and sends such a message.
 ///
 /// An ignored look. If the owner reads `last_message` of messages that have not arrived, the sender has returned to its
 /// ring since `told` became 0, and has then appended again. That append found `told` 0, so its message follows.
@@ -68,10 +69,11 @@ class OverflowWriter {
   /// Returns whether messages may be sent again, because the peer has read all. Error: EPROTO.
   Result<bool> leave();
   /// Returns whether a sender that waits should go on: half of the area is free, or all of it where may_touch() bounds
-  /// the sender.
+  /// the sender, and the owner has not shut the gate. If only the gate is shut the peer will send a message once it is
+  /// open.
   [[nodiscard]] bool has_room() const {
-    const std::uint64_t most = goes_on_at_.load(std::memory_order_relaxed);
-    return is_open() && most != kNever && unread() <= most;
+    return is_open() && has_enough_free() &&
+           (peers_->gate.load(std::memory_order_acquire) != kGateOwner || has_gate_opened());
   }
   [[nodiscard]] bool is_empty() const { return !is_open() || unread() == 0; }
   /// Returns the bytes that the peer has not read. Threads: any; the answer may be outdated. The peer may write any
@@ -114,6 +116,11 @@ class OverflowWriter {
     return written_.load(std::memory_order_relaxed) - own_->read.load(std::memory_order_acquire);
   }
   static constexpr std::uint64_t kNever = UINT64_MAX;
+  [[nodiscard]] bool has_enough_free() const {
+    const std::uint64_t most = goes_on_at_.load(std::memory_order_relaxed);
+    return most != kNever && unread() <= most;
+  }
+  [[nodiscard]] bool has_gate_opened() const;
   Result<std::uint64_t> free_bytes();
   Result<std::uint64_t> usable_bytes();
   [[nodiscard]] std::uint64_t left_to_touch() const;

@@ -288,6 +288,71 @@ TEST(Overflow, ASenderThatFindsTheGateShutIsTold) {
   EXPECT_EQ(*one.writer.begin(), kArea);
 }
 
+TEST(Overflow, HasNoRoomWhileItsOwnerGivesPagesBack) {
+  Direction one;
+  one.fill();
+  one.look();
+  one.read();
+  EXPECT_TRUE(one.writer.has_room());
+  EXPECT_TRUE(one.reader.must_tell()) << "the sender had filled it";
+  one.reader.give_back([&](std::span<std::byte>) {
+    EXPECT_FALSE(one.writer.has_room()) << "an append would be refused";
+    EXPECT_FALSE(one.writer.has_room()) << "and whoever asks waits";
+  });
+  EXPECT_TRUE(one.reader.must_tell()) << "one message for all who asked";
+  EXPECT_FALSE(one.reader.must_tell());
+  EXPECT_TRUE(one.writer.has_room());
+  EXPECT_EQ(*one.writer.begin(), kArea);
+}
+
+TEST(Overflow, AFirstSenderThatFindsMemoryOfAnEarlierConnectionGivenBackIsTold) {
+  Direction one;
+  one.reader.has_memory(kArea);
+  one.reader.give_back([&](std::span<std::byte>) { EXPECT_FALSE(one.writer.has_room()); });
+  EXPECT_TRUE(one.reader.must_tell());
+  one.reader.has_memory(kArea);
+  one.reader.give_back([&](std::span<std::byte>) { EXPECT_EQ(*one.writer.begin(), 0u); });
+  EXPECT_TRUE(one.reader.must_tell());
+  EXPECT_TRUE(one.writer.has_room());
+}
+
+/// A message at the opening of the gate would come too early, and there would be no second one.
+TEST(Overflow, ASenderWithLittleRoomThatFindsTheGateShutIsToldOnceThereIsMore) {
+  Direction one;
+  one.fill();
+  one.look();
+  one.read(100);
+  one.owners.gate.store(kGateOwner);
+  EXPECT_FALSE(one.writer.has_room());
+  EXPECT_EQ(*one.writer.begin(), 0u);
+  one.owners.gate.store(kGateOpen);
+  EXPECT_FALSE(one.reader.must_tell());
+  EXPECT_FALSE(one.writer.has_room());
+  one.read(kArea / 2 - 101);
+  EXPECT_FALSE(one.reader.must_tell());
+  one.read(1);
+  EXPECT_TRUE(one.reader.must_tell());
+  EXPECT_TRUE(one.writer.has_room());
+}
+
+/// An earlier wish, for more room, would let it wait longer.
+TEST(Overflow, ASenderThatWaitsForTheGateIsToldAlthoughItWishedForMore) {
+  Direction one;
+  one.writer.may_touch(1000);
+  one.append(std::string(1000, 'a'));
+  EXPECT_EQ(*one.writer.begin(), 0u) << "it wishes that all be read";
+  one.writer.may_touch(kArea);
+  one.append("b");
+  one.look();
+  one.read(1);
+  EXPECT_FALSE(one.reader.must_tell());
+  one.owners.gate.store(kGateOwner);
+  EXPECT_FALSE(one.writer.has_room());
+  one.owners.gate.store(kGateOpen);
+  EXPECT_TRUE(one.reader.must_tell());
+  EXPECT_TRUE(one.writer.has_room());
+}
+
 /// The rest of the area would be memory that the peer makes the sender use.
 TEST(Overflow, ABoundedSenderFillsTheStartOfTheAreaAgainAndAgain) {
   Direction one;
