@@ -62,9 +62,9 @@ void StreamCore::disconnect() {
   connection->ends().expect_flush();
 }
 
-void StreamCore::end_directions(int how) {
+bool StreamCore::end_directions(int how) {
   std::scoped_lock guard(setup_lock, send_lock);
-  if (is_suspended()) return;  // a thread has handed the connection on: the end would reach nobody
+  if (is_suspended()) return false;  // a thread has forked, or handed the connection on: the end would reach nobody
   const bool was_readable = !read_shut.load(std::memory_order_relaxed);
   const bool was_writable = !write_shut.load(std::memory_order_relaxed);
   const bool readable = was_readable && how == SHUT_WR;
@@ -79,6 +79,7 @@ void StreamCore::end_directions(int how) {
     [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::shutdown);
     connection->ends().stopped();
   }
+  return true;
 }
 
 }  // namespace ringsock::rs

@@ -54,17 +54,15 @@ Status StreamSocket::shutdown(int how) {
   if (core_.state() == StreamCore::State::connecting) static_cast<void>(readiness_.ready());
   if (connector_.has_other_way()) connector_.give_up_after(kAnswerPatience);
   if (!core_.is_connected()) return Error{ENOTCONN, "rshutdown"};
-  if (!inheritance_.claim()) return Error{EIO, "rshutdown: another process uses the connection"};
-  progress_.look_for_reset();
-  if (core_.is_over()) {
-    core_.endpoint.note_activity();  // as in the kernel, an event nevertheless
-    core_.endpoint.notify_watchers();
-    return Error{ENOTCONN, "rshutdown"};
-  }
-  core_.end_directions(how);
-  const bool is_read_done = how == SHUT_WR || core_.read_shut.load(std::memory_order_acquire);
-  const bool is_write_done = how == SHUT_RD || core_.write_shut.load(std::memory_order_acquire);
-  if (!is_read_done || !is_write_done) return Error{EIO, "rshutdown: handed on meanwhile"};
+  do {
+    if (!inheritance_.claim()) return Error{EIO, "rshutdown: another process uses the connection"};
+    progress_.look_for_reset();
+    if (core_.is_over()) {
+      core_.endpoint.note_activity();  // as in the kernel, an event nevertheless
+      core_.endpoint.notify_watchers();
+      return Error{ENOTCONN, "rshutdown"};
+    }
+  } while (!core_.end_directions(how));  // another thread has forked since the claim
   core_.endpoint.note_activity();
   core_.endpoint.notify_watchers();
   return ok();

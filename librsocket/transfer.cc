@@ -97,6 +97,29 @@ Result<ssize_t> StreamTransfer::receive_shown(IoCursor& out, int flags) {
 /// An epoll set, or a sleeper, polls a connection before it reports bytes.
 constexpr std::uint64_t kFewBytes = 4096;
 
+/// The lock of the reader is held while `taker` takes, so no fork(2) can give the bytes to another process as well.
+Result<ssize_t> StreamTransfer::receive_by(runtime::BytesTaker& taker, std::span<std::byte> room, int flags) {
+  if (room.empty() || !core_.is_connected() || core_.connection->receiving().shows_first())
+    return Transfer::receive_by(taker, room, flags);
+  const Inheritance::Turn turn(socket_.inheritance());
+  bool is_refused = false;
+  const auto give = [&](MessageReceiver& receiver) -> std::size_t {
+    IoCursor shown(room.data(), room.size());
+    const std::size_t seen = receiver.receive(shown, true);
+    const std::size_t taken = seen > 0 ? taker.take(room.first(seen)) : 0;
+    is_refused = seen > 0 && taken == 0;
+    IoCursor again(room.data(), taken);
+    return receiver.receive_anyway(again, false);
+  };
+  const auto get = [&](Connection& connection) { return take([&] { return give(connection.receiving()); }); };
+  do {
+    if (const std::size_t copied = attempt(room.size(), get)) return static_cast<ssize_t>(copied);
+    if (is_refused) return Error{EAGAIN, "rrecv: not taken"};
+    if (!core_.is_suspended()) return why_nothing(flags);
+  } while (socket_.inheritance().claim());
+  return Error{EIO, "rrecv: another process uses the connection"};
+}
+
 /// Makes one attempt to receive up to `total` bytes, which is not 0, from a connection. Returns the bytes received.
 /// @param get  copies what is there, and returns the number of bytes
 template <class Get>
@@ -236,8 +259,10 @@ Result<int> StreamTransfer::unread_bytes() {
   const Inheritance::Turn turn(socket_.inheritance());
   if (core_.state() == State::listening) return Error{EINVAL, "FIONREAD"};
   if (!core_.is_connected()) return bytes_unconnected(core_);
-  if (!socket_.inheritance().claim()) return Error{EIO, "FIONREAD"};
-  poll();
+  do {
+    if (!socket_.inheritance().claim()) return Error{EIO, "FIONREAD"};
+    poll();
+  } while (core_.is_suspended());  // another thread forks: nothing was polled
   if (core_.connection->receiving().shows_first()) [[unlikely]] {
     StreamCallback& callback = core_.api()->callback();
     if (callback.look()) return Error{ERESTART, "FIONREAD: the application's callback"};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "core/runtime/roles.h"
@@ -32,6 +33,7 @@ class StreamTransfer final : public runtime::Transfer {
   Result<ssize_t> send(const msghdr& message, int flags) override;
   Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override;
   Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override;
+  Result<ssize_t> receive_by(runtime::BytesTaker& taker, std::span<std::byte> room, int flags) override;
   void keep_error(int code) noexcept override;
   Result<int> unread_bytes() override;
   Result<int> unsent_bytes() override;

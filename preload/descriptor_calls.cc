@@ -115,8 +115,10 @@ int dup_ours(int fd) {
 
 /// Carries out dup2(2) or dup3(2), as `libcs` does, when one of the descriptors is an endpoint's.
 Result<int> dup_to(int from, int to, auto libcs) {
+  if (fd_table().holds(from)) static_cast<void>(fd_table().wait_for_close(from));
   Lookup source = fd_table().find(from);
   source.pin();
+  if (source && runtime::FdTable::is_being_closed(*source)) return kBeingClosed;
   if (real.fcntl(from, F_GETFD, 0) < 0 || from == to) {
     const int answer = libcs();
     return answer < 0 ? Result<int>(Error::last("dup2")) : Result<int>(answer);

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
+#include <csignal>
 #include <cstddef>
 #include <memory>
 #include <span>
 
+#include "core/base/handlers_wait.h"
 #include "core/base/no_cancellation.h"
 #include "core/base/of_thread.h"
 #include "core/base/poll_until.h"
@@ -84,34 +87,86 @@ Status require_pipe(int fd, int wrong_mode) {
   return ok();
 }
 
-/// Writes as many bytes as the pipe has room for. Does not wait for room for the rest: the thread that would wait may
-/// be the one that empties the pipe. Errors: those of write(2); EAGAIN when there is no room and the caller does not
-/// wait.
-Result<ssize_t> put_into_pipe(int pipe, std::span<std::byte> bytes, bool may_block) {
-  const iovec part{bytes.data(), bytes.size()};
+/// Returns the events of poll(2) that the pipe has, once it has one of `wanted`, POLLERR or POLLHUP; what it has if the
+/// call does not wait. Errors: EINTR; ERESTART, as sleep_on().
+Result<short> look_at_pipe(int pipe, short wanted, bool may_block) {
+  pollfd entry{pipe, wanted, 0};
   for (;;) {
-    ssize_t put = real.pwritev2(pipe, &part, 1, -1, RWF_NOWAIT);
-    if (put < 0 && errno == EOPNOTSUPP) put = real.write(pipe, bytes.data(), bytes.size());  // before Linux 6.4
-    if (put >= 0) return put;
-    if (errno != EAGAIN || !may_block) return Error::last("splice");
-    pollfd room{pipe, POLLOUT, 0};
-    if (auto woken = poll_until(std::span(&room, 1), Nanos::max(), nullptr); !woken) return woken.error();
+    const auto woken = poll_until(std::span(&entry, 1), may_block ? Nanos::max() : Nanos::zero(), nullptr);
+    if (woken) return entry.revents;
+    if (woken.error().code != EINTR || !runtime::handlers_restart_calls()) return woken.error();
+    if (this_thread.handlers.is_signal_due) return Error{ERESTART, "splice: restarts behind the handler"};
   }
 }
 
-/// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket.
+/// Returns when the pipe has room. Errors: EAGAIN; EPIPE, with SIGPIPE, nobody reads it; those of look_at_pipe().
+Status wait_for_room(int pipe, bool may_block) {
+  const auto events = look_at_pipe(pipe, POLLOUT, may_block);
+  if (!events) return events.error();
+  if ((*events & POLLERR) != 0) {
+    ::raise(SIGPIPE);
+    return Error{EPIPE, "splice"};
+  }
+  return (*events & POLLOUT) != 0 ? ok() : Status(Error{EAGAIN, "splice: full pipe"});
+}
+
+/// Writes as many of received bytes into a pipe as it has room for. Does not wait for room for the rest: the thread
+/// that would wait may be the one that empties the pipe.
+class IntoPipe final : public runtime::BytesTaker {
+ public:
+  explicit IntoPipe(int pipe) : pipe_(pipe) {}
+  std::size_t take(std::span<std::byte> bytes) noexcept override {
+    const iovec part{bytes.data(), bytes.size()};
+    const ssize_t put = real.pwritev2(pipe_, &part, 1, -1, RWF_NOWAIT);
+    if (put < 0 && errno == EOPNOTSUPP) return put_in_pieces(bytes);
+    if (put < 0) error_ = errno;
+    return static_cast<std::size_t>(std::max<ssize_t>(put, 0));
+  }
+  /// Returns the error of write(2) because of which nothing was taken, or 0. EAGAIN: there was no room.
+  [[nodiscard]] int error() const { return error_; }
+
+ private:
+  /// Before Linux 6.4: a pipe that is writable takes PIPE_BUF bytes without waiting.
+  std::size_t put_in_pieces(std::span<std::byte> bytes) noexcept {
+    std::size_t done = 0;
+    pollfd room{pipe_, POLLOUT, 0};
+    while (done < bytes.size() && real.poll(&room, 1, 0) == 1) {
+      const ssize_t put = real.write(pipe_, bytes.data() + done, std::min<std::size_t>(bytes.size() - done, PIPE_BUF));
+      if (put < 0) error_ = errno;
+      if (put <= 0) break;
+      done += static_cast<std::size_t>(put);
+    }
+    if (done == 0 && error_ == 0) error_ = EAGAIN;
+    return done;
+  }
+
+  int pipe_;
+  int error_ = 0;
+};
+
+/// Carries out splice(2) from a ring into a pipe. Only the bytes that the pipe takes leave the socket. As in the
+/// kernel, the pipe must have room before the socket is asked, and SPLICE_F_NONBLOCK says nothing of the socket.
 Result<ssize_t> socket_to_pipe(Lookup& socket, int out, size_t count, unsigned flags) {
   if (Status pipe = require_pipe(out, O_RDONLY); !pipe) return pipe.error();
   const auto room = copy_room();
   if (!room) return room.error();
-  const std::span<std::byte> copy = *room;
-  const int wait = (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0;
-  const bool pipe_may_block = wait == 0 && (real.fcntl(out, F_GETFL, 0) & O_NONBLOCK) == 0;
-  auto seen = runtime::receive(socket, copy.data(), std::min(copy.size(), count), MSG_PEEK | wait);
-  if (!seen || *seen == 0) return seen;
-  const auto put = put_into_pipe(out, copy.first(static_cast<std::size_t>(*seen)), pipe_may_block);
-  if (!put) return put;
-  return runtime::receive(socket, copy.data(), static_cast<std::size_t>(*put), MSG_DONTWAIT);
+  const std::span<std::byte> copy = room->first(std::min(room->size(), count));
+  const bool pipe_may_block = (flags & SPLICE_F_NONBLOCK) == 0 && (real.fcntl(out, F_GETFL, 0) & O_NONBLOCK) == 0;
+  for (;;) {
+    if (Status has_room = wait_for_room(out, pipe_may_block); !has_room) return has_room.error();
+    IntoPipe pipe(out);
+    const auto attempt = [&] {
+      const auto moved = socket->receive_by(pipe, copy, 0);
+      return pipe.error() != 0 ? Result<ssize_t>(0) : moved;  // the socket need not be waited for
+    };
+    const Nanos deadline = runtime::deadline_after(socket->receive_timeout());
+    const auto moved = runtime::may_block(*socket, 0)
+                           ? runtime::keeping(deadline, runtime::retry_until_ready(*socket, EPOLLIN, deadline, attempt))
+                           : attempt();
+    if (pipe.error() == 0) return moved;
+    // EAGAIN: another thread has filled the pipe.
+    if (pipe.error() != EAGAIN || !pipe_may_block) return Error{pipe.error(), "splice"};
+  }
 }
 
 /// Carries out sendfile(2) from a ring, which works into a pipe only.
@@ -157,23 +212,40 @@ Status send_by_kernel(int out, std::span<const std::byte> bytes) {
   return ok();
 }
 
-/// Carries out splice(2) from a pipe into a ring. Bytes that have left the pipe must be sent, so only as many are read
-/// as fit.
+/// Returns the error of a send(2), other than that it would wait. A datagram socket has none before.
+Status may_send(Lookup& socket) {
+  if (socket->is_datagram()) return ok();
+  const auto nothing = runtime::send(socket, nullptr, 0, 0);
+  return nothing ? ok() : Status(nothing.error());
+}
+
+/// Returns when the socket has room. Errors: those of send(2).
+Status wait_for_room_to_send(Lookup& socket) {
+  const auto look = [&] { return (socket->ready() & EPOLLOUT) != 0 ? ok() : Status(Error{EAGAIN, "splice"}); };
+  if (Status may = may_send(socket); !may) return may;
+  if (look()) return ok();
+  if (!runtime::may_block(*socket, 0)) return Error{EAGAIN, "splice"};
+  const Nanos deadline = runtime::deadline_after(socket->send_timeout());
+  if (Status has_room = runtime::retry_until_ready(*socket, EPOLLOUT, deadline, look); !has_room) return has_room;
+  return may_send(socket);
+}
+
+/// Carries out splice(2) from a pipe into a ring. As in the kernel, the pipe must have bytes before the socket is
+/// asked, and SPLICE_F_NONBLOCK says nothing of the socket. Bytes that have left the pipe must be sent, so only as many
+/// are read as fit.
 Result<ssize_t> pipe_to_socket(Lookup& socket, int out, int in, size_t count, unsigned flags) {
   if (Status pipe = require_pipe(in, O_WRONLY); !pipe) return pipe.error();
   // What the pipe says comes before what the socket says.
-  pollfd pipe{in, POLLIN, 0};
-  if (const auto looked = poll_until(std::span(&pipe, 1), Nanos::zero(), nullptr); !looked) return looked.error();
-  if ((pipe.revents & POLLIN) == 0) {
-    if ((pipe.revents & POLLHUP) != 0) return 0;
-    if ((flags & SPLICE_F_NONBLOCK) != 0) return Error{EAGAIN, "splice: empty pipe"};
-  }
-  if (auto may_send = runtime::send(socket, nullptr, 0, 0); !may_send) return may_send;
+  const bool pipe_may_block = (flags & SPLICE_F_NONBLOCK) == 0 && (real.fcntl(in, F_GETFL, 0) & O_NONBLOCK) == 0;
+  const auto events = look_at_pipe(in, POLLIN, pipe_may_block);
+  if (!events) return events.error();
+  if ((*events & POLLIN) == 0)
+    return (*events & POLLHUP) != 0 ? Result<ssize_t>(0) : Error{EAGAIN, "splice: empty pipe"};
+  if (Status has_room = wait_for_room_to_send(socket); !has_room) return has_room.error();
   const auto room = copy_room();
   if (!room) return room.error();
   const std::span<std::byte> copy = *room;
-  const bool may_block = (flags & SPLICE_F_NONBLOCK) == 0 && !socket->is_nonblocking();
-  if (!may_block && (socket->ready() & EPOLLOUT) == 0) return Error{EAGAIN, "splice"};
+  const bool may_block = runtime::may_block(*socket, 0);
   // tee(2) would copy the bytes without taking them, but only to another pipe. A small piece always fits a ring that is
   // ready, and a blocking socket waits.
   constexpr std::size_t kSurelyFits = 2048;
@@ -196,6 +268,7 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int out, int in, size_t count, un
       const Status rest = send_by_kernel(out, copy.subspan(done, static_cast<std::size_t>(got) - done));
       return rest ? Result<ssize_t>(got) : Result<ssize_t>(rest.error());
     }
+    if (!sent && sent.error().code == EIO && hand_overs().has_come_back(*socket)) continue;
     if (!sent) return sent;
     done += static_cast<std::size_t>(*sent);
   }

@@ -39,7 +39,7 @@ void for_each_descriptor(const msghdr& message, Visit visit) {
 /// Returns a connection on a ring, which must be handed over. Returns nothing for a descriptor that is passed as it is.
 /// Leaves a listener to the kernel: the receiver gets the kernel's listener, so clients must use that one.
 runtime::Ref prepare_to_pass(int fd) {
-  runtime::Ref endpoint = fd_table().get(fd);
+  runtime::Ref endpoint = fd_table().get_settled(fd);
   if (!endpoint) return endpoint;
   endpoint->passed_on();
   if (hand_overs().is_connection(*endpoint)) return endpoint;

@@ -4,11 +4,16 @@
 
 namespace ringsock::preload {
 
-bool goes_on_by_kernel(Lookup& socket, const Error& error, int fd) {
-  if (fd >= 0 && runtime::FdTable::is_being_closed(*socket)) [[unlikely]] {
+GoesOn goes_on(Lookup& socket, const Error& error, int fd) {
+  if (runtime::FdTable::is_being_closed(*socket)) [[unlikely]] {
     socket.leave();
-    return fd_table().wait_for_close(fd);
+    return fd_table().wait_for_close(fd) ? GoesOn::anew : GoesOn::nowhere;
   }
+  if (goes_on_by_kernel(socket, error)) return GoesOn::by_kernel;
+  return error.code == EIO && hand_overs().has_come_back(*socket) ? GoesOn::anew : GoesOn::nowhere;
+}
+
+bool goes_on_by_kernel(Lookup& socket, const Error& error) {
   // The kernel's epoll file under the number has the right error: EINVAL for read(2), ENOTSOCK for recv(2).
   if (error.code == EOPNOTSUPP) return socket->as_epoll_set() != nullptr;
   if (error.code != EIO && error.code != EBADF) return false;

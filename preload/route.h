@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cerrno>
+#include <cstdint>
 
 #include "core/base/own_numbers.h"
 #include "core/base/posix_edge.h"
@@ -40,9 +41,18 @@ using transports::leave_to_kernel;
 
 /// Returns whether the descriptor has become the kernel's, after `error` of a call on `socket`. Moves a connection that
 /// another process has used since a fork to the kernel here, too (HandOvers::follow()).
-/// Waits where another thread has just closed the number, which may be another file's by now.
-/// @param fd  the number, -1 where the call has found an endpoint under it
-bool goes_on_by_kernel(Lookup& socket, const Error& error, int fd = -1);
+bool goes_on_by_kernel(Lookup& socket, const Error& error);
+
+/// What becomes of a call that has failed.
+enum class GoesOn : std::uint8_t {
+  nowhere,    ///< the program gets the error
+  by_kernel,  ///< the descriptor has become the kernel's
+  anew,       ///< what is under the number must be looked up again
+};
+/// As goes_on_by_kernel(), for a call on the number `fd`. A call that has come while another thread closes the number
+/// waits for the end of that, and goes on with what is there then: the same socket where that was dup2(2). A call that
+/// another process kept from a connection, which is free by now, goes on there.
+GoesOn goes_on(Lookup& socket, const Error& error, int fd);
 
 /// Called before a call asks for what the open file description keeps, and after it has set that: returns whether
 /// another process has made the connection the kernel's, so that the kernel's socket has it. The connection becomes the
@@ -62,17 +72,17 @@ template <class Ours, class Libcs, class Again>
   {
     Lookup socket = fd_table().find(fd);
     if (!socket) return libcs();
-    bool by_kernel = false;
+    GoesOn next = GoesOn::nowhere;
     answer = static_cast<decltype(answer)>(to_posix([&] {
       auto result = ours(socket);
       if (!result) [[unlikely]]
-        by_kernel = goes_on_by_kernel(socket, result.error(), fd);
+        next = goes_on(socket, result.error(), fd);
       return result;
     }));
-    if (by_kernel) [[unlikely]] {
+    if (next != GoesOn::nowhere) [[unlikely]] {
       socket.leave();
       runtime::call_ends(false);
-      return libcs();
+      return next == GoesOn::anew ? static_cast<decltype(answer)>(again()) : libcs();
     }
   }
   if (runtime::call_ends(answer == -1)) [[unlikely]]
@@ -117,6 +127,8 @@ inline void drop_stale(int fd) {
   fd_table().drop_stale(fd);
 }
 
+inline constexpr Error kBeingClosed{EBADF, "another thread closes the number"};
+
 /// route() for calls that set up or tear down: the endpoint is pinned, and no section is held.
 template <class Ours, class Libcs>
 inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
@@ -126,6 +138,9 @@ inline auto route_pinned(int fd, Ours ours, Libcs libcs) {
       fd,
       [&](Lookup& socket) {
         socket.pin();
+        using Answer = decltype(ours(socket));
+        if (runtime::FdTable::is_being_closed(*socket)) [[unlikely]]
+          return Answer(kBeingClosed);
         return ours(socket);
       },
       libcs);

@@ -131,7 +131,13 @@ Result<ssize_t> receive_more(Lookup& socket, msghdr& message, int flags, Result<
   const Nanos deadline = deadline_after(socket->receive_timeout());
   if (total <= 1) {
     const auto got = at_one_go(*socket, deadline, flags, [&](int how) { return socket->receive(message, how); });
-    return unless_waited_for_nothing(*socket, room_of(message), got);
+    const auto answer = unless_waited_for_nothing(*socket, room_of(message), got);
+    if (answer && !got) {  // as any receive of a stream
+      message.msg_namelen = 0;
+      message.msg_controllen = 0;
+      message.msg_flags = flags & MSG_CMSG_CLOEXEC;
+    }
+    return answer;
   }
   RestOfMessage rest(message);
   const std::size_t done = first ? static_cast<std::size_t>(*first) : 0;

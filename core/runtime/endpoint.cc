@@ -40,6 +40,19 @@ Result<ssize_t> Transfer::receive_bytes(void* data, std::size_t length, int flag
   return receive(message, flags);
 }
 
+Result<ssize_t> Transfer::receive_by(BytesTaker& taker, std::span<std::byte> room, int flags) {
+  const auto seen = receive_bytes(room.data(), room.size(), flags | MSG_PEEK);
+  if (!seen || *seen == 0) return seen;
+  const std::size_t taken = taker.take(room.first(static_cast<std::size_t>(*seen)));
+  if (taken == 0) return Error{EAGAIN, "receive: not taken"};
+  for (std::size_t done = 0; done < taken;) {
+    const auto received = receive_bytes(room.data(), taken - done, flags | MSG_DONTWAIT);
+    if (!received || *received == 0) break;
+    done += static_cast<std::size_t>(*received);
+  }
+  return static_cast<ssize_t>(taken);
+}
+
 Result<ssize_t> Transfer::send_bytes(const void* data, std::size_t length, int flags) {
   iovec piece{const_cast<void*>(data), length};
   msghdr message{};

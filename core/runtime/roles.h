@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "core/base/clock.h"
 #include "core/base/result.h"
@@ -43,6 +44,17 @@ struct WaitFds {
 // the Linux socket call of the same name. Threads: every function may be called from any thread at any time, also while
 // another thread closes the descriptor.
 
+/// Takes bytes that have been received to another place.
+class BytesTaker {
+ public:
+  /// Returns how many of `bytes` it has taken, which it does in their order. Called with locks of the socket held, so
+  /// it must not wait, nor use the socket.
+  virtual std::size_t take(std::span<std::byte> bytes) noexcept = 0;
+
+ protected:
+  ~BytesTaker() = default;
+};
+
 /// Moves bytes.
 class Transfer {
  public:
@@ -58,6 +70,10 @@ class Transfer {
   /// msghdr.
   virtual Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags);
   virtual Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags);
+  /// Shows received bytes to `taker`, as many as `room` has place for. Those that it takes leave the socket. A stream
+  /// that a way carries lets no other thread or process receive in between; the default, for others, is a peek and then
+  /// a receive. Errors: those of receive(); EAGAIN also where `taker` takes nothing.
+  virtual Result<ssize_t> receive_by(BytesTaker& taker, std::span<std::byte> room, int flags);
   /// Keeps the error of an attempt for the next call. The caller does not report it, because earlier attempts of the
   /// call have moved bytes.
   virtual void keep_error(int /*code*/) noexcept {}

@@ -197,6 +197,14 @@ Result<ssize_t> ChosenSocket::send_bytes(const void* data, std::size_t length, i
   return Transfer::send_bytes(data, length, flags);
 }
 
+Result<ssize_t> ChosenSocket::receive_by(runtime::BytesTaker& taker, std::span<std::byte> room, int flags) {
+  if (state() == State::on_way) {
+    auto got = by_way_.transfer.receive_by(taker, room, flags);
+    if (got || !connecting_.fall_back_if_refused()) return got;
+  }
+  return Transfer::receive_by(taker, room, flags);
+}
+
 // -- readiness -------------------------------------------------------------------------------------
 
 std::uint32_t ChosenSocket::ready() noexcept {

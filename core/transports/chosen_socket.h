@@ -60,6 +60,7 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   Result<ssize_t> send(const msghdr& message, int flags) override;
   Result<ssize_t> receive_bytes(void* data, std::size_t length, int flags) override;
   Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override;
+  Result<ssize_t> receive_by(runtime::BytesTaker& taker, std::span<std::byte> room, int flags) override;
 
   std::uint32_t ready() noexcept override;
   runtime::WaitFds arm() noexcept override;

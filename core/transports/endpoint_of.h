@@ -30,6 +30,9 @@ class EndpointOf final : public PassedOn<EndpointOf<TheWay>> {
   Result<ssize_t> send_bytes(const void* data, std::size_t length, int flags) override {
     return way_.transfer().send_bytes(data, length, flags);
   }
+  Result<ssize_t> receive_by(runtime::BytesTaker& taker, std::span<std::byte> room, int flags) override {
+    return way_.transfer().receive_by(taker, room, flags);
+  }
 
   std::uint32_t ready() noexcept override { return way_.readiness().ready(); }
   runtime::WaitFds arm() noexcept override { return way_.readiness().arm(); }

@@ -50,6 +50,9 @@ class HandOvers {
   /// those of hand_over_for_good(), and that the other process does not answer; calls on the connection then fail with
   /// EIO.
   virtual Status follow(runtime::Endpoint& /*endpoint*/) const { return ok(); }
+  /// Returns whether a connection that other processes have, too, can be used here: after a call that another process
+  /// kept from it, whether the call may begin anew.
+  virtual bool has_come_back(runtime::Endpoint& /*endpoint*/) const { return false; }
   /// Returns when other threads have given a connection's numbers to the kernel's socket, which they have begun to do
   /// (Endpoint::has_left_to_kernel()).
   virtual void wait_for_moves() const {}

@@ -414,6 +414,12 @@ Status follow(StreamSocket& connection) {
   return ok();
 }
 
+bool has_come_back(StreamSocket& connection) {
+  const Inheritance& inheritance = connection.inheritance();
+  return inheritance.family() != nullptr && !inheritance.is_used_elsewhere() &&
+         connection.core().connection->ends().failure() != EIO;
+}
+
 // -- this process's door ---------------------------------------------------------------------------
 
 namespace {

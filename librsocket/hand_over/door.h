@@ -63,6 +63,9 @@ int own_door_number();
 /// a read-side section. Errors: those of hand_over_for_good() and of ask_user(); after the latter, calls on the
 /// connection fail with EIO.
 Status follow(StreamSocket& connection);
+/// Returns whether this process may use a connection that others have, too, and that may have been used by one of them
+/// before. False where the connection's own failure is EIO.
+bool has_come_back(StreamSocket& connection);
 
 /// Calls StreamSocket::go_on_as() unless the connection has moved already. Threads: any.
 void move_to_kernel(StreamSocket& connection, int kernel_socket);

@@ -82,7 +82,7 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
   std::vector<RelayedConnection> relayed;
   std::vector<Ref> rings;
   for (const HandOver& connection : connections) {
-    Ref endpoint = fd_table().get(connection.fd);
+    Ref endpoint = fd_table().get_settled(connection.fd);
     auto* const socket = endpoint ? ring_connection(*endpoint) : nullptr;
     if (socket == nullptr) return Error{ENOTCONN, "hand-over"};
     const auto known = std::find_if(relayed.begin(), relayed.end(),
@@ -216,7 +216,9 @@ Result<std::vector<UniqueFd>> try_to_hand_over_for_good(std::span<const Ref> con
     return Error{EBUSY, "hand-over: another thread has done it"};
   if (!replacements) return replacements.error();
   for (std::size_t i = 0; i < handed_over.size(); ++i) {
-    move_to_kernel(stream_of(**handed_over[i]), (*replacements)[i].get());
+    auto& socket = stream_of(**handed_over[i]);
+    shut_as_before(socket, (*replacements)[i].get());  // a thread may have done it until the fork
+    move_to_kernel(socket, (*replacements)[i].get());
   }
   return replacements;
 }

@@ -34,6 +34,10 @@ class RingHandOvers final : public transports::HandOvers {
     StreamSocket* const connection = find_stream(endpoint);
     return connection != nullptr ? rs::follow(*connection) : ok();
   }
+  bool has_come_back(runtime::Endpoint& endpoint) const override {
+    StreamSocket* const connection = ring_connection(endpoint);
+    return connection != nullptr && rs::has_come_back(*connection);
+  }
   void wait_for_moves() const override { rs::wait_for_moves(); }
   Status become_unconnected(runtime::Endpoint& connection) const override {
     return rs::become_unconnected(stream_of(connection));

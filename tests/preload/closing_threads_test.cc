@@ -381,6 +381,27 @@ TEST_F(NumberOfTwoThreads, StaysAConnectionUnderAnotherNumber) {
   EXPECT_EQ(received, sent);
 }
 
+/// A call that comes while dup2(2) puts the connection in its own place goes on with the connection.
+TEST_F(NumberOfTwoThreads, StaysAConnectionThatReplacesItself) {
+  constexpr int kTimes = 2000;
+  auto [alice, bob] = connected_pair();
+  std::atomic<bool> is_over{false};
+  std::uint32_t sent = 0, received = 0;
+  std::thread sender([&, fd = int(alice)] {
+    for (; !is_over.load(); ++sent) ASSERT_EQ(::send(fd, &sent, sizeof sent, 0), sizeof sent) << std::strerror(errno);
+  });
+  std::thread receiver([&, fd = int(bob)] { received = receive_numbers(fd); });
+  for (int i = 0; i < kTimes; ++i) {
+    const Fd copy(::dup(alice));
+    ASSERT_EQ(::dup2(copy, alice), int(alice));
+  }
+  is_over.store(true);
+  sender.join();
+  alice.reset();
+  receiver.join();
+  EXPECT_EQ(received, sent);
+}
+
 TEST_F(NumberOfTwoThreads, GivesNobodyAnErrorOfWhatIsBeneathAListener) {
   Fd first = listening();
   const Address there = name_of(first);

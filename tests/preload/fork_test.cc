@@ -31,6 +31,51 @@ extern char** environ;
 namespace ringsock::preloaded {
 namespace {
 
+/// Reads from a pipe, up to its end.
+std::string bytes_of(int pipe, std::size_t bytes) {
+  std::string got(bytes, '\0');
+  std::size_t done = 0;
+  for (ssize_t more = 1; more > 0 && done < bytes; done += static_cast<std::size_t>(more)) {
+    more = ::read(pipe, got.data() + done, bytes - done);
+    if (more < 0) break;
+  }
+  got.resize(done);
+  return got;
+}
+
+/// A splice(2) that waits for room in its pipe takes no bytes meanwhile: a child may read them.
+TEST(Fork, AChildReadsWhatASpliceHasNoRoomFor) {
+  Signal go;
+  const Call it([&](int client) {
+    send_all(client, "abc");
+    go.wait();
+    send_all(client, "def");
+    expect(receive_all(client).empty(), "the end");
+  });
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const std::string full(65536, 'f');
+  ASSERT_EQ(::write(pipe[1], full.data(), full.size()), ssize_t(full.size()));
+  std::atomic<pid_t> splicer{0};
+  ssize_t moved = -1;
+  std::thread thread([&] {
+    splicer.store(::gettid());
+    moved = ::splice(it.fd, nullptr, pipe[1], nullptr, 100, 0);
+  });
+  while (splicer.load() == 0) std::this_thread::yield();
+  EXPECT_TRUE(support::falls_asleep(splicer.load()));
+  EXPECT_EQ(wait_for(spawn([&] { expect(receive(it.fd, 3) == "abc", "the first bytes"); })), 0);
+  EXPECT_EQ(bytes_of(pipe[0], full.size()), full);
+  go.give();
+  thread.join();
+  EXPECT_EQ(moved, 3);
+  EXPECT_EQ(bytes_of(pipe[0], 3), "def");
+  ::close(pipe[1]);
+  EXPECT_EQ(bytes_of(pipe[0], 1), "");
+  ::close(pipe[0]);
+  EXPECT_EQ(it.end(), 0);
+}
+
 /// The peer runs, on our CPU, as soon as a message wakes it, so it has read, answered and ended when our send()
 /// returns.
 TEST(Fork, APeerThatAnswersAndEndsBeforeASendReturnsResetsNothing) {

@@ -146,6 +146,22 @@ TEST(PreloadedMessages, RecvmsgThatWaitsForAllBytesLeavesTheNameEmpty) {
   sender.join();
 }
 
+TEST(PreloadedMessages, RecvmsgWithoutRoomLeavesTheNameEmptyOnceItHasWaited) {
+  auto [alice, bob] = connected_pair();
+  const timeval soon{.tv_sec = 0, .tv_usec = 10'000};
+  ASSERT_EQ(::setsockopt(bob, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
+  sockaddr_in name{};
+  std::array<char, 64> control{};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = sizeof name;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  EXPECT_EQ(::recvmsg(bob, &message, 0), 0);
+  EXPECT_EQ(message.msg_namelen, 0U);
+  EXPECT_EQ(message.msg_controllen, 0U);
+}
+
 TEST(PreloadedMessages, RecvmsgTellsThatCloexecWasAskedFor) {
   auto [alice, bob] = connected_pair();
   ASSERT_EQ(::send(alice, "x", 1, 0), 1);

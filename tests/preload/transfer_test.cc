@@ -164,6 +164,65 @@ TEST(PreloadedBytes, SpliceIntoAPipeMovesWhatThePipeHasRoomFor) {
   EXPECT_EQ(read_all(bob, rest), much.substr(0, rest));
 }
 
+/// SPLICE_F_NONBLOCK and O_NONBLOCK of the pipe are about the pipe.
+TEST(PreloadedBytes, SpliceFromABlockingSocketWaitsForBytesWhateverIsSaidOfThePipe) {
+  for (const int flags_of_pipe : {0, O_NONBLOCK}) {
+    auto [alice, bob] = connected_pair();
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), flags_of_pipe), 0);
+    const Fd out(ends[0]), in(ends[1]);
+    const pid_t splicer = ::gettid();
+    std::thread sender([&, fd = int(alice)] {
+      EXPECT_TRUE(support::falls_asleep(splicer));
+      EXPECT_EQ(::send(fd, "xyz", 3, 0), 3);
+    });
+    EXPECT_EQ(::splice(bob, nullptr, in, nullptr, 100, SPLICE_F_NONBLOCK), 3);
+    sender.join();
+    EXPECT_EQ(read_all(out, 3), "xyz");
+    ASSERT_EQ(::fcntl(bob, F_SETFL, O_NONBLOCK), 0);
+    EXPECT_EQ(::splice(bob, nullptr, in, nullptr, 100, 0), -1);
+    EXPECT_EQ(errno, EAGAIN);
+  }
+}
+
+TEST(PreloadedBytes, SpliceAsksThePipeBeforeTheSocket) {
+  auto* const before = std::signal(SIGPIPE, SIG_IGN);
+  auto [alice, bob] = connected_pair();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  Fd out(ends[0]);
+  const Fd in(ends[1]);
+  const std::string full(65536, 'f');
+  ASSERT_EQ(::write(in, full.data(), full.size()), ssize_t(full.size()));
+  ASSERT_EQ(::shutdown(alice, SHUT_WR), 0);
+  EXPECT_EQ(::splice(bob, nullptr, in, nullptr, 100, SPLICE_F_NONBLOCK), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  out.reset();
+  EXPECT_EQ(::splice(bob, nullptr, in, nullptr, 100, 0), -1);
+  EXPECT_EQ(errno, EPIPE);
+  std::signal(SIGPIPE, before);
+}
+
+TEST(PreloadedBytes, SpliceIntoAFullBlockingSocketWaitsUntilItsTimeAndLeavesThePipeAsItWas) {
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::fcntl(alice, F_SETFL, O_NONBLOCK), 0);
+  const std::string much(100'000, 'm');
+  while (::send(alice, much.data(), much.size(), 0) > 0) {
+  }
+  ASSERT_EQ(::fcntl(alice, F_SETFL, 0), 0);
+  const timeval soon{.tv_sec = 0, .tv_usec = 20'000};
+  ASSERT_EQ(::setsockopt(alice, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon), 0);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const Fd out(ends[0]), in(ends[1]);
+  ASSERT_EQ(::write(in, "kept", 4), 4);
+  for (const unsigned flags : {0U, unsigned{SPLICE_F_NONBLOCK}}) {
+    EXPECT_EQ(::splice(out, nullptr, alice, nullptr, 4, flags), -1);
+    EXPECT_EQ(errno, EAGAIN);
+  }
+  EXPECT_EQ(read_all(out, 4), "kept");
+}
+
 TEST(PreloadedBytes, SendfileFromASocketGoesIntoAPipeOnly) {
   auto [alice, bob] = connected_pair();
   std::array<int, 2> ends{};
