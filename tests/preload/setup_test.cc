@@ -70,6 +70,7 @@ TEST_P(Preloaded, ListenersThatShareAPortShareItsClients) {
   const Fd third = share(name_of(first));
   constexpr int kClients = 60;
   std::vector<Fd> clients;
+  clients.reserve(kClients);
   for (int i = 0; i < kClients; ++i) clients.push_back(connected_to(first));
   const int by_first = accept_all(first), by_second = accept_all(second), by_third = accept_all(third);
   EXPECT_EQ(by_first + by_second + by_third, kClients);
