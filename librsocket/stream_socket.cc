@@ -109,12 +109,6 @@ std::optional<runtime::KernelReason> StreamSocket::why_not_to(const SocketAddres
   return std::nullopt;
 }
 
-bool StreamSocket::has_port_unseen(const SocketAddress& address) {
-  const auto devices = core_.process.registry.all(address);
-  return std::any_of(devices.begin(), devices.end(),
-                     [&](verbs::Device* device) { return device->has_port_unseen(verbs::PortSpace::tcp, address); });
-}
-
 Result<SocketAddress> StreamSocket::local_name() {
   std::lock_guard guard(core_.setup_lock);
   if (!core_.id) return SocketAddress::wildcard(core_.domain, 0);

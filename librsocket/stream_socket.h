@@ -60,7 +60,6 @@ class StreamSocket final : public transports::Way, public runtime::Setup {
   [[nodiscard]] bool has_own_option(int level, int name) const override {
     return level == kSolRdma || (level == SOL_SOCKET && (name == SO_VMA_USER_DATA || name == SO_VMA_RING_ALLOC_LOGIC));
   }
-  [[nodiscard]] bool has_port_unseen(const SocketAddress& address) override;
   void hold_port() override { numbers_.hold_port(); }
   [[nodiscard]] bool is_connecting() const override { return core_.state() == StreamCore::State::connecting; }
   [[nodiscard]] bool has_failed_to_connect() const override { return core_.state() == StreamCore::State::failed; }

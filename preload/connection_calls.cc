@@ -96,7 +96,7 @@ Status bind_again(Lookup& socket, int fd, const sockaddr* address, socklen_t len
 std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
   auto* const chosen = socket.as_chosen_socket();
   if (chosen == nullptr && !hand_overs().is_connection(socket)) return std::nullopt;  // neither made nor accepted
-  if (chosen != nullptr && chosen->is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
+  if (chosen != nullptr && chosen->choice().is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
   if (chosen != nullptr && chosen->is_kernel_socket()) return std::nullopt;
   return hand_overs().become_unconnected(socket);
 }

@@ -44,7 +44,7 @@ runtime::Ref prepare_to_pass(int fd) {
   endpoint->passed_on();
   if (hand_overs().is_connection(*endpoint)) return endpoint;
   auto* const chosen = endpoint->as_chosen_socket();
-  if (chosen != nullptr && chosen->is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
+  if (chosen != nullptr && chosen->choice().is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
   // The receiver waits for the end of the connect.
   if (chosen != nullptr && chosen->is_connecting_by_way()) hand_overs().become_kernels(endpoint);
   return {};

@@ -145,6 +145,9 @@ class StreamMaker final : public transports::WayMaker {
   [[nodiscard]] bool permits(int domain, const SocketAddress& address, config::VmaRole role) const override {
     return transports::permits_address(domain, address, role);
   }
+  [[nodiscard]] bool has_port_unseen(const SocketAddress& address) const override {
+    return rs::process().registry.has_port_unseen(verbs::PortSpace::tcp, address);
+  }
   [[nodiscard]] transports::ShortConnections* short_connections() const override {
     rs::Process& process = rs::process();
     return process.config.short_by_kernel != 0 ? &process.short_connections : nullptr;

@@ -24,6 +24,8 @@ class Choice {
   bool set_from(State from, State next) { return state_.compare_exchange_strong(from, next); }
 
   [[nodiscard]] bool is_undecided() const { return state() == State::undecided; }
+  /// Returns whether the socket listens, is not connected yet, or only by the kernel, and may be left to the kernel.
+  [[nodiscard]] bool is_on_no_way_yet() const { return state() != State::on_way && state() != State::kernel; }
   [[nodiscard]] bool is_moving() const { return state() == State::moving; }
 
  private:

@@ -12,6 +12,18 @@
 
 namespace ringsock::transports {
 
+namespace {
+
+/// Returns whether a connection by a way has the port that the kernel socket, which has none, asks for.
+bool asks_for_unseen_port(const WayMaker& maker, int fd, const sockaddr* address, socklen_t length) {
+  const auto wanted = SocketAddress::from(address, length);
+  if (!wanted || wanted->port() == 0 || !maker.has_port_unseen(*wanted)) return false;
+  const auto held = name_by(::getsockname, fd, "getsockname");
+  return held && held->port() == 0;
+}
+
+}  // namespace
+
 ChosenSocket::ChosenSocket(const WayMaker& maker, int domain, int fd)
     : maker_(maker),
       domain_(domain),
@@ -53,17 +65,10 @@ bool ChosenSocket::is_left_to_family() noexcept { return was_forked_undecided() 
 
 // -- before connecting, and its end ----------------------------------------------------------------
 
-/// Returns whether a connection by the way has the port that this socket, which has none, asks for.
-bool ChosenSocket::asks_for_unseen_port(const sockaddr* address, socklen_t length) {
-  const auto wanted = SocketAddress::from(address, length);
-  if (!wanted || wanted->port() == 0 || !way_->has_port_unseen(*wanted)) return false;
-  const auto held = name_by(::getsockname, descriptor(), "getsockname");
-  return held && held->port() == 0;
-}
-
 Status ChosenSocket::bind(const sockaddr* address, socklen_t length) {
   if (state() == State::on_way) return Error{EINVAL, "bind: connected"};
-  if (asks_for_unseen_port(address, length)) return Error{EADDRINUSE, "bind: a ring's connection has the port"};
+  if (asks_for_unseen_port(maker_, descriptor(), address, length))
+    return Error{EADDRINUSE, "bind: a ring's connection has the port"};
   if (::bind(descriptor(), address, length) != 0) return Error::last("bind");
   way_->hold_port();
   return ok();

@@ -28,6 +28,9 @@ class WayMaker {
   [[nodiscard]] virtual bool permits(int domain, const SocketAddress& address, config::VmaRole role) const = 0;
   /// Returns what decides about connections that end soon, or null where the way makes these, too.
   [[nodiscard]] virtual ShortConnections* short_connections() const { return nullptr; }
+  /// Returns whether a connection by such a way, in any process of the host, has the port, which the kernel does not
+  /// know.
+  [[nodiscard]] virtual bool has_port_unseen(const SocketAddress& /*address*/) const { return false; }
 
  protected:
   ~WayMaker() = default;
@@ -88,8 +91,6 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   [[nodiscard]] bool is_connecting_by_way() const { return state() == State::on_way && way_->is_connecting(); }
   /// Returns whether clients may come by the way.
   [[nodiscard]] bool listens_by_way() const { return state() == State::both; }
-  /// Returns whether give_up_way() would have an effect: it listens, is not connected yet, or only by the kernel.
-  [[nodiscard]] bool is_on_no_way_yet() const { return state() != State::on_way && state() != State::kernel; }
   /// Returns whether a fork(2) has given the undecided socket to other processes. What these make of it only the kernel
   /// knows, so calls that depend on that fail with EIO, and begin anew at the kernel's socket (HandOvers::follow()).
   [[nodiscard]] bool was_forked_undecided() const { return choice_.is_undecided() && values.is_shared(); }
@@ -108,7 +109,6 @@ class ChosenSocket final : public PassedOn<ChosenSocket> {
   [[nodiscard]] int descriptor() const { return way_->descriptor(); }
 
   void leave();
-  [[nodiscard]] bool asks_for_unseen_port(const sockaddr* address, socklen_t length);
   [[nodiscard]] bool is_left_to_family() noexcept;
 
   const WayMaker& maker_;

@@ -74,9 +74,6 @@ class Way {
   virtual std::optional<runtime::KernelReason> why_not_to(const SocketAddress& destination, bool by_kernel_first) = 0;
   /// Returns whether only the way knows this option.
   [[nodiscard]] virtual bool has_own_option(int /*level*/, int /*name*/) const { return false; }
-  /// Returns whether a connection by this way, in any process of the host, has the port, which the kernel does not
-  /// know.
-  [[nodiscard]] virtual bool has_port_unseen(const SocketAddress& /*address*/) { return false; }
   /// Called when bind(2) has given the kernel socket a port: no other socket gets it while this one is connected.
   virtual void hold_port() {}
   [[nodiscard]] virtual bool is_connecting() const = 0;

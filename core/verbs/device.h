@@ -129,9 +129,6 @@ class Device {
   /// Returns whether the listener at `destination` recently did not answer a connection of this process that had
   /// another way. Threads: any.
   [[nodiscard]] virtual bool was_silent(PortSpace /*space*/, const SocketAddress& /*destination*/) { return false; }
-  /// Returns whether a connection of this device has a port of the address that the kernel believes to be free.
-  /// Threads: any.
-  [[nodiscard]] virtual bool has_port_unseen(PortSpace /*space*/, const SocketAddress& /*address*/) { return false; }
   /// Makes a new endpoint of this device's connection manager (connection_manager.h). Error: EOPNOTSUPP where the
   /// device has none.
   virtual Result<std::unique_ptr<ConnectionId>> create_id(PortSpace space);

@@ -80,6 +80,11 @@ std::vector<Device*> DeviceRegistry::all(const SocketAddress& address) {
   return devices;
 }
 
+bool DeviceRegistry::has_port_unseen(PortSpace space, const SocketAddress& address) const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const auto& entry) { return entry->provider->has_port_unseen(space, address); });
+}
+
 void DeviceRegistry::before_fork() {
   for (const auto& entry : entries_) entry->lock.lock();
 }

@@ -30,6 +30,9 @@ class DeviceProvider {
   [[nodiscard]] virtual bool reaches(const SocketAddress& address) = 0;
   /// Errors: those of the device, e.g. ENODEV, EPERM.
   virtual Result<std::unique_ptr<Device>> open() = 0;
+  /// Returns whether a connection by this device, in any process of the host, has the port, which the kernel does not
+  /// know. Needs no open device.
+  [[nodiscard]] virtual bool has_port_unseen(PortSpace /*space*/, const SocketAddress& /*address*/) { return false; }
 };
 
 /// The kinds of device that the user permits.
@@ -54,6 +57,8 @@ class DeviceRegistry {
   Result<Device*> choose_towards(PortSpace space, const SocketAddress& destination);
   /// Returns every device that reaches `address`, best first, for a listener that accepts connections from all of them.
   std::vector<Device*> all(const SocketAddress& address);
+  /// Returns whether one of the devices has the port unseen (DeviceProvider). Opens nothing.
+  [[nodiscard]] bool has_port_unseen(PortSpace space, const SocketAddress& address) const;
   /// Returns whether there is no device to use: none is permitted, or all have failed to open. Opens nothing.
   [[nodiscard]] bool empty();
   /// Handlers for fork(2), as for pthread_atfork(3), so that no device is half open in the child. Call before_fork()

@@ -14,7 +14,6 @@
 #include "core/base/calls_at_once.h"
 #include "core/base/clock.h"
 #include "core/base/libc_calls.h"
-#include "core/base/socket_memory.h"
 #include "core/device/shm/names/port_lookup.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/transports/kernel_calls.h"
@@ -28,16 +27,6 @@ constexpr unsigned kDatagramsBeforeDoor = 4;
 constexpr unsigned kLooksPerKernelLook = 64;      ///< at empty rings, by a call that comes again soon
 constexpr unsigned kDatagramsPerKernelLook = 64;  ///< while rings have datagrams
 constexpr std::size_t kControlRoom = CMSG_SPACE(sizeof(std::uint32_t)) + soft::kPlaceRoom;
-
-/// Returns whether a datagram comes behind kernel datagrams that have not come yet. The numbers wrap.
-bool is_behind(std::uint32_t after_kernel, std::uint32_t from_kernel) {
-  return static_cast<std::int32_t>(after_kernel - from_kernel) > 0;
-}
-
-/// Returns whether the ring's oldest datagram comes behind some of the kernel's that have not come yet.
-bool waits(const soft::IncomingRings::Ring& ring) {
-  return ring.awaited != 0 && is_behind(ring.awaited, ring.from_kernel);
-}
 
 /// recvmsg(2) without waiting.
 Result<ssize_t> receive_by_kernel(int fd, msghdr& message, int flags) {
@@ -77,21 +66,13 @@ std::uint32_t drops_before(const msghdr& message) {
   return drops;
 }
 
-/// Lets all rings go on that wait for the kernel.
-void release(soft::IncomingRings& rings) {
-  for (soft::IncomingRings::Ring& ring : rings.rings()) {
-    if (waits(ring)) ring.from_kernel = ring.awaited;
-    ring.awaited = 0;
-  }
-}
-
 }  // namespace
 
 // -- the rings -------------------------------------------------------------------------------------
 
 /// Returns the oldest datagram of a ring that does not wait for the kernel, from one ring after the other.
 std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
-  waits_for_kernel_ = false;
+  order_.begin_looks();
   auto& rings = rings_->rings();
   for (std::size_t seen = 0; seen < rings.size();) {
     if (next_ring_ >= rings.size()) next_ring_ = 0;
@@ -102,11 +83,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_of_rings() {
       rings_->remove(next_ring_);
       continue;
     }
-    if (*front) {
-      if (!is_behind((*front)->header.imm_data, ring.from_kernel)) return Next{next_ring_, **front};
-      if (std::exchange(ring.awaited, (*front)->header.imm_data) == 0) ring.waits_since = Nanos::zero();
-      waits_for_kernel_ = true;
-    }
+    if (*front && order_.is_turn_of(ring, **front)) return Next{next_ring_, **front};
     ++seen;
     ++next_ring_;
   }
@@ -127,17 +104,8 @@ Result<ssize_t> UdpIntake::take_of_ring(const Next& next, msghdr& message, int f
   return copied;
 }
 
-/// Takes note of the datagrams that the kernel's socket has lost since the last call. Whose they were it does not tell.
-void UdpIntake::note_losses(int fd) {
-  const auto memory = socket_memory(fd);
-  if (!memory) return;
-  const std::uint32_t drops = (*memory)[SK_MEMINFO_DROPS];
-  lost_ += drops - std::exchange(drops_, drops);
-}
-
-/// Looks at the kernel's next datagram. What its source's ring may have waited for has come before it, or is lost.
-/// Errors: EAGAIN, the kernel's.
-Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
+/// Looks at the kernel's next datagram. Errors: EAGAIN, the kernel's.
+Result<KernelOrder::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   sockaddr_storage name{};
   alignas(cmsghdr) std::array<std::byte, kControlRoom> control{};
   msghdr message{};
@@ -146,87 +114,10 @@ Result<UdpIntake::OfKernel> UdpIntake::look_at_kernels_next(int fd) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   if (const auto seen = receive_by_kernel(fd, message, MSG_PEEK); !seen) return seen.error();
-  const OfKernel next{source_of(name, message.msg_namelen), drops_before(message), soft::place_of(message)};
-  if (is_behind(next.drops, drops_)) lost_ += next.drops - std::exchange(drops_, next.drops);
-  for (Ring& ring : rings_->rings()) {
-    if (!(ring.source == next.source)) continue;
-    end_waits(ring, next.place);
-    const std::uint32_t number = soft::number_behind(ring.from_kernel, next.place, lost_, rings_->rings().size() == 1);
-    if (is_behind(number, ring.from_kernel + 1)) advance(ring, number - 1);
-  }
+  const KernelOrder::OfKernel next{source_of(name, message.msg_namelen), drops_before(message),
+                                   soft::place_of(message)};
+  order_.next_is(*rings_, next);
   return next;
-}
-
-/// The kernel's datagrams of the ring's sender up to that number have come, or are lost.
-void UdpIntake::advance(Ring& ring, std::uint32_t number) {
-  lost_ -= std::min(lost_, number - ring.from_kernel);
-  ring.from_kernel = number;
-  if (!is_behind(ring.awaited, number)) ring.awaited = 0;
-}
-
-/// The kernel's next datagram is of the ring's sender. Those that the sender's ended rings wait for came before it, or
-/// are lost.
-void UdpIntake::end_waits(const Ring& ring, soft::Place place) {
-  for (Ring& other : rings_->rings()) {
-    if (!other.reader.has_ended()) continue;
-    const bool has_name = other.source == ring.source;
-    if (has_name ? !soft::is_number(place) : other.sender == ring.sender && other.serial < ring.serial) go_on(other);
-  }
-}
-
-/// The kernel has given all that came before the ring's oldest datagram, or has lost it.
-void UdpIntake::go_on(Ring& ring) {
-  const auto front = ring.reader.front();
-  if (front && *front && is_behind((*front)->header.imm_data, ring.from_kernel))
-    advance(ring, (*front)->header.imm_data);
-}
-
-/// Notes that a datagram of the kernel was taken. What the kernel had lost before a mark is no matter of the ring that
-/// begins there.
-void UdpIntake::note_taken(const OfKernel& one) {
-  auto& rings = rings_->rings();
-  for (Ring& ring : rings) {
-    if (!(ring.source == one.source)) continue;
-    if (!soft::is_mark(one.place)) {
-      ring.from_kernel = soft::number_behind(ring.from_kernel, one.place, 0, false);
-      continue;
-    }
-    ring.from_kernel = ring.awaited = 0;
-    ring.reader.tell_mark(static_cast<std::uint32_t>(one.place));
-    if (std::none_of(rings.begin(), rings.end(), waits)) lost_ = std::min(lost_, drops_ - one.drops);
-  }
-}
-
-/// Returns when the ring stops to wait, where the kernel's socket is empty. Those that it waits for may be among the
-/// lost ones. With several senders the lost ones may also be another's.
-Nanos UdpIntake::end_of_wait(Ring& ring, Nanos now) {
-  constexpr Nanos kPatience = std::chrono::milliseconds(20);
-  constexpr Nanos kPatienceForLost = std::chrono::milliseconds(1);
-  if (ring.waits_since == Nanos::zero()) ring.waits_since = now;
-  if (ring.awaited - ring.from_kernel > lost_) return ring.waits_since + kPatience;
-  return rings_->rings().size() == 1 ? now : ring.waits_since + kPatienceForLost;
-}
-
-/// Called when the kernel's socket was found empty after the rings had been looked at. A datagram that a ring waits for
-/// may be lost, or still be on its way: a busy kernel delivers later than sendmsg(2) returns. Returns whether a ring
-/// waits no longer.
-bool UdpIntake::kernel_is_empty(int fd) {
-  if (!waits_for_kernel_) return false;
-  note_losses(fd);
-  const Nanos now = monotonic_now();
-  bool has_released = false;
-  wait_until_ = Nanos::max();
-  for (Ring& ring : rings_->rings()) {
-    if (ring.awaited == 0) continue;
-    if (const Nanos end = waits(ring) ? end_of_wait(ring, now) : now; now < end) {
-      wait_until_ = std::min(wait_until_, end);
-      continue;
-    }
-    if (waits(ring)) advance(ring, ring.awaited);
-    ring.awaited = 0;
-    has_released = true;
-  }
-  return has_released;
 }
 
 /// Returns the datagram of that source's ring that comes before the one that the kernel has now. What a ring has whose
@@ -235,8 +126,7 @@ std::optional<UdpIntake::Next> UdpIntake::next_before(const SocketAddress& sourc
   auto& rings = rings_->rings();
   for (std::size_t i = 0; i < rings.size(); ++i) {
     if (!(rings[i].source == source) && !rings[i].reader.has_ended()) continue;
-    const auto front = rings[i].reader.front();
-    if (front && *front && !is_behind((*front)->header.imm_data, rings[i].from_kernel)) return Next{i, **front};
+    if (const auto oldest = KernelOrder::next_of(rings[i])) return Next{i, *oldest};
   }
   return std::nullopt;
 }
@@ -284,8 +174,7 @@ void UdpIntake::open_door(int fd) {
     auto opened = soft::IncomingRings::open(*cookie);
     may_have_rings_ = static_cast<bool>(opened);
     if (opened) rings_ = *std::move(opened);
-    note_losses(fd);
-    lost_ = 0;
+    order_.begin(fd);
     has_news_ = true;  // sleepers do not know the door
   }
   errno = saved_errno;
@@ -323,11 +212,11 @@ void UdpIntake::received_by_waiting(int fd) {
 /// Takes the kernel's next datagram, or one of a ring that comes before it.
 Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   taken_of_rings_ = 0;
-  OfKernel next{};
+  KernelOrder::OfKernel next{};
   if (!rings_->empty()) {
     const auto seen = look_at_kernels_next(fd);
     if (!seen) {
-      has_released_ = seen.error().code == EAGAIN && kernel_is_empty(fd);
+      has_released_ = seen.error().code == EAGAIN && order_.kernel_is_empty(fd, *rings_);
       promised_ = Promised::nothing;
       return seen.error();
     }
@@ -345,7 +234,7 @@ Result<ssize_t> UdpIntake::take_of_kernel(int fd, msghdr& message, int flags) {
   // Threads that sleep may have been meant to wake by it.
   if (std::exchange(is_armed_, false)) has_news_ = is_bell_ = true;
   if (std::exchange(is_bell_, false)) ++bells_;
-  note_taken(next);
+  order_.was_taken(*rings_, next);
   return got;
 }
 
@@ -405,12 +294,12 @@ Result<ssize_t> UdpIntake::receive_next(int fd, msghdr& message, int flags, bool
   const bool is_due = is_last_look || was_woken || ++looks_ % kLooksPerKernelLook == 0;
   for (bool is_first = true;; is_first = false) {
     // Before the rings: their bells are read here.
-    const bool has_new = (is_due || waits_for_kernel_) && look_at_door(fd, was_woken && is_first);
+    const bool has_new = (is_due || order_.has_waiting()) && look_at_door(fd, was_woken && is_first);
     const auto next = next_of_rings();
     const bool is_kernels_turn =
         is_first && taken_of_rings_ >= kDatagramsPerKernelLook && promised_ == Promised::nothing;
     if (next && !is_kernels_turn) return take_of_ring(*next, message, flags);
-    if (!next && !is_due && !waits_for_kernel_) return Error{EAGAIN, "receive: rings"};
+    if (!next && !is_due && !order_.has_waiting()) return Error{EAGAIN, "receive: rings"};
     auto got = take_of_kernel(fd, message, flags);
     const bool is_empty = !got && got.error().code == EAGAIN;
     if (!is_empty || (!next && !has_new && !std::exchange(has_released_, false))) return got;
@@ -422,14 +311,14 @@ Result<int> UdpIntake::unread_bytes(int fd) {
   if (rings_) look_at_door(fd, true);
   for (int look = 0; has_rings() && promised_ != Promised::kernels && look < 2; ++look) {
     auto next = next_of_rings();
-    const auto of_kernel = next ? Result<OfKernel>(OfKernel{}) : look_at_kernels_next(fd);
+    const auto of_kernel = next ? Result<KernelOrder::OfKernel>(KernelOrder::OfKernel{}) : look_at_kernels_next(fd);
     if (!next && of_kernel) next = next_before(of_kernel->source);
     if (next) {
       next_ring_ = next->ring;
       promised_ = Promised::rings;
       return static_cast<int>(next->datagram.payload.size());
     }
-    if (of_kernel || !kernel_is_empty(fd)) break;
+    if (of_kernel || !order_.kernel_is_empty(fd, *rings_)) break;
   }
   int bytes = 0;
   if (::ioctl(fd, FIONREAD, &bytes) != 0) return Error::last("FIONREAD");
@@ -451,10 +340,10 @@ bool UdpIntake::becomes_readable(int fd) {
   if (!rings_) return false;
   look_at_door(fd, std::exchange(was_woken_, false));
   // Another thread may have found a ring to wait since the kernel's socket was found empty.
-  if (waits_for_kernel_ && (transports::kernel_events(fd) & EPOLLIN) != 0) return true;
+  if (order_.has_waiting() && (transports::kernel_events(fd) & EPOLLIN) != 0) return true;
   // Before the next look at the rings: what they have got since the kernel's socket was found empty may come behind
   // something that the kernel has got since.
-  const bool has_released = kernel_is_empty(fd);
+  const bool has_released = order_.kernel_is_empty(fd, *rings_);
   return next_of_rings().has_value() || has_released;
 }
 
@@ -487,7 +376,7 @@ bool UdpIntake::keep_one_of_kernel(int fd, std::span<std::byte> room) {
   message.msg_iovlen = 1;
   const auto got = receive_without_control(fd, message, 0);
   if (!got) return false;
-  note_taken(*seen);
+  order_.was_taken(*rings_, *seen);
   soft::SenderSocket sender;
   for (const Ring& ring : rings_->rings()) {
     if (ring.source == seen->source) sender = ring.sender;
@@ -514,16 +403,15 @@ void UdpIntake::close_rings(int fd) {
       ring.reader.pop();
       continue;
     }
-    if (!waits_for_kernel_) break;
+    if (!order_.has_waiting()) break;
     room.resize(kMostBytes);
     if (++of_kernel <= kMostOfKernel && keep_one_of_kernel(fd, room)) continue;
-    release(*rings_);
-    wait_until_ = Nanos::max();
+    order_.release(*rings_);
   }
   rings_.reset();
   if (std::exchange(counts_losses_, false)) tell_more(fd, domain_, false);
   promised_ = Promised::nothing;
-  wait_until_ = Nanos::max();
+  order_.end();
   errno = saved_errno;
 }
 

@@ -14,15 +14,14 @@
 #include "core/base/result.h"
 #include "core/base/socket_address.h"
 #include "core/device/shm/datagrams/incoming_rings.h"
-#include "core/device/shm/datagrams/mark.h"
 #include "librsocket/udp/backlog.h"
+#include "librsocket/udp/kernel_order.h"
 
 namespace ringsock::rs {
 
-/// Order: the datagrams of one sender come in the order in which they were sent. Each datagram of a ring tells how many
-/// of the sender's went by the kernel before it. A ring waits until the kernel's socket has given so many of them, or
-/// is empty: the kernel may have lost some. And where the kernel's next datagram is of a sender that has a ring, what
-/// was put into the ring before it comes first, so the source is looked at before the datagram is taken.
+/// Order: the datagrams of one sender come in the order in which they were sent. A ring may have to wait for some of
+/// the kernel's (KernelOrder). And where the kernel's next datagram is of a sender that has a ring, what was put into
+/// the ring before it comes first, so the source is looked at before the datagram is taken.
 ///
 /// A program that looks at a datagram (MSG_PEEK, FIONREAD) gets the same one afterwards.
 ///
@@ -78,7 +77,7 @@ class UdpIntake {
   [[nodiscard]] soft::IncomingRings* door() const { return rings_.get(); }
   [[nodiscard]] bool has_rings() const { return rings_ && !rings_->empty(); }
   /// Returns when a ring stops to wait for the kernel, Nanos::max() if none waits.
-  [[nodiscard]] Nanos wait_until() const { return wait_until_; }
+  [[nodiscard]] Nanos wait_until() const { return order_.wait_until(); }
   /// Returns whether datagrams of rings wait that the kernel's socket does not have.
   [[nodiscard]] bool has_backlog() const { return !backlog_.empty(); }
   [[nodiscard]] bool may_have_rings() const { return may_have_rings_; }
@@ -100,11 +99,6 @@ class UdpIntake {
     std::size_t ring;
     soft::ParsedDatagram datagram;
   };
-  struct OfKernel {
-    SocketAddress source;
-    std::uint32_t drops;  ///< how many the socket had lost when it came, 0: none, or unknown
-    soft::Place place;    ///< a mark, or a number (core/device/shm/datagrams/mark.h)
-  };
   /// What a look has promised to be the next datagram.
   enum class Promised : std::uint8_t { nothing, rings, kernels };
 
@@ -115,16 +109,9 @@ class UdpIntake {
   Result<ssize_t> take_of_kernel_alone(int fd, msghdr& message, int flags);
   Result<ssize_t> take_of_ring(const Next& next, msghdr& message, int flags);
   std::optional<Next> next_before(const SocketAddress& source);
-  bool kernel_is_empty(int fd);
-  void note_losses(int fd);
-  void note_taken(const OfKernel& one);
-  void advance(Ring& ring, std::uint32_t number);
-  void end_waits(const Ring& ring, soft::Place place);
-  void go_on(Ring& ring);
-  Nanos end_of_wait(Ring& ring, Nanos now);
   void open_door(int fd);
   bool look_at_door(int fd, bool at_once);
-  Result<OfKernel> look_at_kernels_next(int fd);
+  Result<KernelOrder::OfKernel> look_at_kernels_next(int fd);
   void close_rings(int fd);
   bool keep_one_of_kernel(int fd, std::span<std::byte> room);
 
@@ -133,16 +120,13 @@ class UdpIntake {
   bool has_news_ = false;
   bool has_new_rings_ = false;
   bool has_shut_door_ = false;
-  bool is_armed_ = false;          ///< the kernel's next datagram is a bell
-  bool is_bell_ = false;           ///< it has woken a thread
-  bool must_look_ = false;         ///< a thread is about to sleep, or has slept
-  bool was_woken_ = false;         ///< a descriptor of arm() was readable, and has not been looked at since
-  bool waits_for_kernel_ = false;  ///< a ring has a datagram that comes behind some of the kernel's
-  bool has_released_ = false;      ///< the last look at the kernel's socket has ended such a wait
-  bool counts_losses_ = false;     ///< the kernel's socket tells losses and places: the application did not ask for it
-  std::uint32_t drops_ = 0;        ///< of the kernel's socket, as far as they have been taken note of
-  std::uint32_t lost_ = 0;         ///< those for which no ring has gone on yet
-  Nanos wait_until_ = Nanos::max();
+  bool is_armed_ = false;       ///< the kernel's next datagram is a bell
+  bool is_bell_ = false;        ///< it has woken a thread
+  bool must_look_ = false;      ///< a thread is about to sleep, or has slept
+  bool was_woken_ = false;      ///< a descriptor of arm() was readable, and has not been looked at since
+  bool has_released_ = false;   ///< the last look at the kernel's socket has ended such a wait
+  bool counts_losses_ = false;  ///< the kernel's socket tells losses and places: the application did not ask for it
+  KernelOrder order_;
   Promised promised_ = Promised::nothing;
   unsigned datagrams_ = 0;       ///< received before the door was opened
   unsigned looks_ = 0;           ///< at empty rings

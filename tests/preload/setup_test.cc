@@ -686,8 +686,8 @@ TEST(PreloadedSetup, AClientsPortStaysTakenWhileItIsConnected) {
 
 TEST(PreloadedSetup, APortThatConnectGaveStaysTakenWhileItIsConnected) {
   const Fd listener = listening();
-  Fd alice = connected_to(listener);
-  Fd bob(::accept(listener, nullptr, nullptr));
+  const Fd alice = connected_to(listener);
+  const Fd bob(::accept(listener, nullptr, nullptr));
   Address hers = name_of(alice);
   Address everywhere = hers;
   reinterpret_cast<sockaddr_in*>(&everywhere.storage)->sin_addr.s_addr = INADDR_ANY;
@@ -699,9 +699,24 @@ TEST(PreloadedSetup, APortThatConnectGaveStaysTakenWhileItIsConnected) {
   }
   EXPECT_EQ(::bind(alice, twice.get(), twice.length), -1);
   EXPECT_EQ(errno, EINVAL) << "it has that port itself";
+}
+
+TEST(PreloadedSetup, APortThatConnectGaveIsFreeAfterwards) {
+  // An address of this story's own: at the usual one another program's connection by the kernel may have the number.
+  Address own = Address::loopback(AF_INET, 0);
+  reinterpret_cast<sockaddr_in*>(&own.storage)->sin_addr.s_addr = htonl(0x7f424242);
+  const Fd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(listener, own.get(), own.length), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  Fd alice = connected_to(listener);
+  Fd bob(::accept(listener, nullptr, nullptr));
+  Address hers = name_of(alice);
+  const Fd second(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::bind(second, hers.get(), hers.length), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
   bob = Fd();  // first: the kernel keeps the port of who closes first
   alice = Fd();
-  EXPECT_EQ(::bind(second, hers.get(), hers.length), 0);
+  EXPECT_EQ(::bind(second, hers.get(), hers.length), 0) << hers.port();
 }
 
 TEST(PreloadedSetup, AClosedConnectionLeavesNoDescriptorBehind) {

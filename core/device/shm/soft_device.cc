@@ -262,10 +262,6 @@ bool SoftDevice::was_silent(verbs::PortSpace space, const SocketAddress& destina
   return silent_ports_.has({space, connect_target(destination), false});
 }
 
-bool SoftDevice::has_port_unseen(verbs::PortSpace space, const SocketAddress& address) {
-  return is_number_taken(space, address);
-}
-
 Result<std::unique_ptr<verbs::ConnectionId>> SoftDevice::create_id(verbs::PortSpace space) {
   return make_soft_id(id_host(), space);
 }

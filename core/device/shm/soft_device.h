@@ -63,7 +63,6 @@ class SoftDevice final : public verbs::Device {
 
   [[nodiscard]] bool may_have_listener(verbs::PortSpace space, const SocketAddress& destination) override;
   [[nodiscard]] bool was_silent(verbs::PortSpace space, const SocketAddress& destination) override;
-  [[nodiscard]] bool has_port_unseen(verbs::PortSpace space, const SocketAddress& address) override;
   Result<std::unique_ptr<verbs::ConnectionId>> create_id(verbs::PortSpace space) override;
 
   int dealloc_pd(ibv_pd* pd) override;

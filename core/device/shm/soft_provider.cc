@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "core/device/shm/names/port_name.h"
+#include "core/device/shm/names/port_reservation.h"
 #include "core/net/local_address.h"
 
 namespace ringsock::soft {
@@ -27,6 +28,9 @@ class SoftProvider final : public verbs::DeviceProvider {
     auto device = SoftDevice::open(abilities_);
     if (!device) return device.error();
     return std::unique_ptr<verbs::Device>(*std::move(device));
+  }
+  [[nodiscard]] bool has_port_unseen(verbs::PortSpace space, const SocketAddress& address) override {
+    return is_number_taken(space, address);
   }
 
  private:

@@ -35,6 +35,9 @@ struct FakeProvider : DeviceProvider {
     if (open_error_ != 0) return Error{open_error_, "open"};
     return std::unique_ptr<Device>(std::make_unique<fakes::FakeDevice>(name()));
   }
+  [[nodiscard]] bool has_port_unseen(PortSpace space, const SocketAddress& address) override {
+    return kind_ == DeviceKind::soft && space == PortSpace::tcp && address == kNear;
+  }
   DeviceKind kind_;
   std::vector<SocketAddress> reached_;
   Observed& observed_;
@@ -111,6 +114,16 @@ TEST_F(RegistryTest, ThreadsThatAskAtTheSameTimeGetTheSameDevice) {
   }
   EXPECT_THAT(found, testing::Each(found.front()));
   EXPECT_EQ(soft.opens, 1);
+}
+
+TEST_F(RegistryTest, WhoHasAPortIsAskedWithoutADevice) {
+  const auto devices = registry({kNear, kFar});
+  EXPECT_TRUE(devices.has_port_unseen(PortSpace::tcp, kNear));
+  EXPECT_FALSE(devices.has_port_unseen(PortSpace::udp, kNear));
+  EXPECT_FALSE(devices.has_port_unseen(PortSpace::tcp, kFar));
+  EXPECT_FALSE(registry({kNear}, {.rdma = true, .soft = false}).has_port_unseen(PortSpace::tcp, kNear));
+  EXPECT_EQ(hca.opens, 0);
+  EXPECT_EQ(soft.opens, 0);
 }
 
 }  // namespace
