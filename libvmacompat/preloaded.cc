@@ -8,6 +8,7 @@
 #include "core/runtime/fd_table.h"
 #include "libvmacompat/extra_api/vma_library.h"
 #include "libvmacompat/process/vma_process.h"
+#include "libvmacompat/tcp/short_lives.h"
 #include "libvmacompat/tcp/tcp_settings.h"
 #include "libvmacompat/tcp/tcp_socket.h"
 #include "libvmacompat/udp/pacing_rate.h"
@@ -72,7 +73,10 @@ bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value,
 }
 
 bool answer_option(int level, int name, void* value, socklen_t* length) {
-  return answer_library_option(vma_library(), level, name, value, length);
+  const bool is_answered = answer_library_option(vma_library(), level, name, value, length);
+  // Such a program asks for the rings of a connection that it has just made.
+  if (is_answered) short_lives().expect_no_short_process();
+  return is_answered;
 }
 
 [[gnu::constructor(101)]] void join() {

@@ -61,9 +61,9 @@ void ShortLives::keep(Place place, std::uint32_t lives, Nanos now) {
 
 bool ShortLives::are_expected(Place place, Nanos now) const { return known(place, now) >= kEnough; }
 
-bool ShortLives::is_first_of_child() const { return fork_generation() != moved_in_.load(std::memory_order_relaxed); }
+bool ShortLives::is_first_of_process() const { return fork_generation() != moved_in_.load(std::memory_order_relaxed); }
 
-void ShortLives::note_moved() { moved_in_.store(fork_generation(), std::memory_order_relaxed); }
+void ShortLives::expect_no_short_process() { moved_in_.store(fork_generation(), std::memory_order_relaxed); }
 
 void ShortLives::note_short(Place place, Nanos now) { keep(place, std::min(known(place, now) + 1, kMost), now); }
 

@@ -62,11 +62,13 @@ class ShortLives {
   void note_short(Place place, Nanos now);
   void note_long(Place place, Nanos now);
 
-  /// Returns whether this is a forked process that has not moved a connection yet. Such a process often serves one
-  /// client, and the end of its ring, which the kernel frees before the process has ended, takes some 100 ms.
-  [[nodiscard]] bool is_first_of_child() const;
-  /// Called when a connection of this process has moved to a ring.
-  void note_moved();
+  /// Returns whether this process, a program's first one or a forked one, has not moved a connection yet. Such a
+  /// process often asks one question or serves one client, and the end of its ring, which the kernel frees before the
+  /// process has ended, takes some 100 ms.
+  [[nodiscard]] bool is_first_of_process() const;
+  /// Called when a connection of this process has moved to a ring, or when it is to move at once: the application has
+  /// asked for the Extra API.
+  void expect_no_short_process();
 
  private:
   static constexpr std::size_t kSlots = 256;
@@ -79,7 +81,7 @@ class ShortLives {
   void keep(Place place, std::uint32_t lives, Nanos now);
 
   std::array<Slot, kSlots> slots_;
-  std::atomic<unsigned> moved_in_{0};  ///< fork_generation()
+  std::atomic<unsigned> moved_in_{~0U};  ///< fork_generation()
 };
 
 ShortLives& short_lives();

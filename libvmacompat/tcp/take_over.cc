@@ -107,7 +107,7 @@ bool TakeOver::begin(config::VmaRole role) {
   role_ = role;
   exchange_.begin(now);
   // A program that polls the ring makes no calls that a trial counts.
-  const bool may_be_short = short_lives().are_expected(place_, now) || short_lives().is_first_of_child();
+  const bool may_be_short = short_lives().are_expected(place_, now) || short_lives().is_first_of_process();
   if (process().config.socketxtreme || !may_be_short) return move();
   if (is_server)
     learn_stream_values(socket_, socket_.fd());  // of the listener; set_option() has learnt those of a client
@@ -130,7 +130,7 @@ bool TakeOver::move() {
     tcp_clock().leave(socket_);
     return false;
   }
-  short_lives().note_moved();
+  short_lives().expect_no_short_process();
   learn_stream_values(socket_, socket_.fd());
   socket_.phase_.store(TcpSocket::Phase::on_ring, std::memory_order_release);
   socket_.events_.moved(role_ == config::VmaRole::tcp_client);

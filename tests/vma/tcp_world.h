@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -170,5 +172,27 @@ inline Pair accept_here(const char* host_here, Calls theirs) {
   Stream here = listener.accept();
   return {std::move(here), std::move(there)};
 }
+
+/// The first connection of a process stays with the kernel until it proves to last; those after it need not.
+class LastingProcess : public testing::Environment {
+ public:
+  void SetUp() override {
+    const char* const tcp = std::getenv("VMA_TCP");
+    const char* const polled = std::getenv("VMA_SOCKETXTREME");  // no connection waits for a proof
+    if (tcp == nullptr || std::string(tcp) != "on" || std::getenv("TWO_HOSTS_PEER") == nullptr) return;
+    constexpr int kTurns = 10;
+    const Pair first = connect_from_here("10.9.0.2", Calls::kernels);
+    EXPECT_EQ(first.here.is_on_ring(), polled != nullptr);
+    for (int i = 0; i < kTurns; ++i) {
+      ASSERT_EQ(first.here.send("?"), 1U);
+      ASSERT_EQ(first.there.receive(1), "?");
+      ASSERT_EQ(first.there.send("!"), 1U);
+      ASSERT_EQ(first.here.receive(1), "!");
+    }
+    EXPECT_TRUE(first.here.is_on_ring());
+  }
+};
+[[maybe_unused]] inline const testing::Environment* const lasting_process =
+    testing::AddGlobalTestEnvironment(new LastingProcess);
 
 }  // namespace ringsock::vma_tests
