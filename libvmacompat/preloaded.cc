@@ -89,7 +89,8 @@ bool answer_option(int level, int name, void* value, socklen_t* length) {
                                   .answer_option = &answer_option,
                                   .send_flags = VMA_SND_FLAGS_DUMMY,
                                   .to_kernels_value = &to_kernels_value,
-                                  .from_kernels_value = &from_kernels_value});
+                                  .from_kernels_value = &from_kernels_value,
+                                  .has_user_data = true});
 }
 
 }  // namespace

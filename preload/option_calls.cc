@@ -1,5 +1,6 @@
 // The options of sockets. A connection on a ring answers for those that concern it (transports::is_ways_option()). For
 // all others a kernel socket answers that is in the same state and has been given the same options.
+#include <mellanox/vma_extra.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -11,6 +12,8 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/posix_edge.h"
+#include "core/extra_api/user_data.h"
 #include "core/transports/kept_options.h"
 #include "core/transports/kernel_calls.h"
 #include "preload/checked_transfer.h"
@@ -284,6 +287,25 @@ Wish as_kernels(const Wish& wish, std::uint64_t& kernels) {
   return {wish.level, wish.name, &kernels, sizeof kernels};
 }
 
+/// Returns whether the kernel has refused SO_VMA_USER_DATA of a TCP connection that it carries instead of a way. The
+/// program cannot know that, and nobody tells it of the connection by that number.
+bool is_user_data_of_stream(int fd, int level, int name) {
+  if (errno != ENOPROTOOPT || level != SOL_SOCKET || name != SO_VMA_USER_DATA || !have_streams_user_data())
+    return false;
+  int protocol = 0;
+  socklen_t length = sizeof protocol;
+  return real.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP;
+}
+
+int set_foreign_option(int fd, const Wish& wish) {
+  std::uint64_t kernels = 0;
+  const Wish as_kernel = as_kernels(wish, kernels);
+  const int done = real.setsockopt(fd, wish.level, wish.name, as_kernel.value, as_kernel.length);
+  if (done == 0 || !is_user_data_of_stream(fd, wish.level, wish.name)) [[likely]]
+    return done;
+  return to_posix([&] { return vma::UserData().set_option(wish.value, wish.length); });
+}
+
 // -- get
 
 /// SO_PEERNAME, as the kernel: the caller asks for no more bytes than there are.
@@ -353,7 +375,10 @@ int get_foreign_option(int fd, int level, int name, void* value, socklen_t* leng
     if (answer_option(level, name, value, length)) return 0;
   }
   if (get_in_ways_form(fd, level, name, value, length)) return 0;
-  return real.getsockopt(fd, level, name, value, length);
+  const int done = real.getsockopt(fd, level, name, value, length);
+  if (done == 0 || !is_user_data_of_stream(fd, level, name)) [[likely]]
+    return done;
+  return to_posix([&] { return vma::UserData().get_option(value, length, fd); });
 }
 
 Status get_datagram_option(Lookup& socket, int level, int name, void* value, socklen_t* length) {
@@ -378,11 +403,7 @@ RS_INTERCEPT int setsockopt(int fd, int level, int name, const void* value, sock
         std::uint64_t kernels = 0;
         return set_stream_option(socket, fd, as_kernels(wish, kernels));
       },
-      [&] {
-        std::uint64_t kernels = 0;
-        const Wish as_kernel = as_kernels(wish, kernels);
-        return real.setsockopt(fd, level, name, as_kernel.value, as_kernel.length);
-      });
+      [&] { return set_foreign_option(fd, wish); });
 }
 
 RS_INTERCEPT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) {

@@ -190,7 +190,8 @@ void add_rsockets() {
            .may_carry = &may_offload,
            .make = &make_stream,
            .answer_option = &answer_extra_api,
-           .send_flags = VMA_SND_FLAGS_DUMMY});
+           .send_flags = VMA_SND_FLAGS_DUMMY,
+           .has_user_data = true});
   add_way({.reach = SocketWay::Reach::this_host, .may_carry = &may_carry_datagrams, .make = &make_datagrams});
 }
 

@@ -96,6 +96,11 @@ bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value,
   return false;
 }
 
+bool have_streams_user_data() noexcept {
+  const auto end = ways.begin() + static_cast<std::ptrdiff_t>(number_of_ways.load(std::memory_order_acquire));
+  return std::any_of(ways.begin(), end, [](const SocketWay& way) { return way.has_user_data; });
+}
+
 }  // namespace ringsock::preload
 
 using namespace ringsock::preload;

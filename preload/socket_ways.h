@@ -43,6 +43,9 @@ struct SocketWay {
   bool (*to_kernels_value)(int level, int name, const void* value, socklen_t length, std::uint64_t& out) = nullptr;
   /// The way back, for getsockopt(2): `value` has room for `length` bytes. Returns false for all other forms.
   bool (*from_kernels_value)(int level, int name, std::uint64_t kernels, void* value, socklen_t length) = nullptr;
+  /// Streams of the way may have been left to the kernel without the program's knowledge, which may set
+  /// SO_VMA_USER_DATA.
+  bool has_user_data = false;
 };
 
 /// Flags that a way may claim: those that the kernel ignores.
@@ -55,6 +58,9 @@ bool answer_option(int level, int name, void* value, socklen_t* length);
 /// Call those functions of the ways. Threads: any.
 bool to_kernels_value(int level, int name, const void* value, socklen_t length, std::uint64_t& out);
 bool from_kernels_value(int level, int name, std::uint64_t kernels, void* value, socklen_t length);
+
+/// Returns whether a way has streams with SO_VMA_USER_DATA. Threads: any.
+bool have_streams_user_data() noexcept;
 
 /// Call those functions of the ways, for what is not in the table. Cost two loads where no way has them. Threads: any.
 void take_accepted(int fd, int flags);

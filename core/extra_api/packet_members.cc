@@ -1,5 +1,6 @@
 // Members of the Extra API that give packets in buffers of the rings to the program: the receive callback, and
 // receiving without copying.
+#include <netinet/in.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -109,13 +110,21 @@ Result<int> free_left(const vma_packet_t* packets, std::size_t count) {
   return free_list(packets, count, take_left_back);
 }
 
+/// Returns whether the kernel carries a TCP connection instead of the library, which the program cannot know.
+bool is_stream_of_kernel(int fd) {
+  if (!library_of_extra_api().has_moving_connections()) return false;
+  int protocol = 0;
+  socklen_t length = sizeof protocol;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP;
+}
+
 }  // namespace
 
 int register_recv_callback(int fd, vma_recv_callback_t callback, void* context) {
   return api_call([&]() -> Result<int> {
     runtime::FdTable::Lookup endpoint = runtime::fd_table().find(fd);
     ApiSocket* const socket = socket_of(endpoint);
-    if (socket == nullptr) return kNoSocket;
+    if (socket == nullptr) return is_stream_of_kernel(fd) ? Result<int>(0) : kNoSocket;
     endpoint.pin();
     const Status set = socket->set_callback(callback, context);
     return set ? Result<int>(0) : set.error();

@@ -270,7 +270,10 @@ void EpollSet::add_fork_locks(ForkLocks& locks) {
 
 void EpollSet::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
-  if (side == ForkSide::unprepared_child) return;
+  if (side == ForkSide::unprepared_child) {
+    new (&lock_) Mutex;  // another thread of the parent may have had it
+    return;
+  }
   for (auto& [key, member] : members_.table) member->is_set_since_fork = false;
   if (side == ForkSide::parent) return;
   sleepers_.store(0);

@@ -432,6 +432,37 @@ TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
   ::close(set);
 }
 
+/// The lock of a set that is made during fork(2) may be another thread's, which the child does not have.
+TEST(Fork, AChildClosesAnEpollSetThatAnotherThreadWasMaking) {
+  constexpr int kForks = 300, kFirst = 3, kLast = 30;
+  constexpr unsigned kPatience = 20;  // seconds
+  const Echo peer;
+  std::atomic<bool> is_over{false};
+  std::thread maker([&] {
+    while (!is_over.load()) {
+      const int set = ::epoll_create1(0);
+      epoll_event event{EPOLLIN, {.fd = peer.fd}};
+      ::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &event);
+      ::epoll_wait(set, &event, 1, 0);
+      ::close(set);
+    }
+  });
+  for (int i = 0; i < kForks && !testing::Test::HasFailure(); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(kPatience);
+      for (int fd = kFirst; fd < kLast; ++fd) ::close(fd);
+      ::_exit(0);
+    }
+    EXPECT_EQ(wait_for(child), 0) << i;
+    ::usleep(static_cast<useconds_t>(i * 13 % 2000));
+  }
+  is_over.store(true);
+  maker.join();
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+}
+
 TEST(Fork, WhatAChildAddsToASharedEpollSetShowsItsParentNothingStrange) {
   const Echo peer;
   const int set = ::epoll_create1(0);

@@ -389,5 +389,31 @@ TEST(TcpCallbackBefore, OneThatIsSetBeforeTheConnectionIsMadeActs) {
   EXPECT_EQ(seen, "hello");
 }
 
+/// The kernel carries it. Which connections these are the program cannot know.
+TEST(TcpCallbackOfKernels, AConnectionThatItsPeerHasEndedTakesItAndUserData) {
+  const Listener listener("10.9.0.1", Calls::librarys);
+  {
+    const Stream there = over_there([&] { return connected_to(listener.name(), Calls::kernels); });
+    ASSERT_EQ(there.send("all"), 3U);
+  }
+  pollfd one{listener.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&one, 1, 10'000), 1);
+  const Stream here = listener.accept();
+  EXPECT_FALSE(here.is_on_ring());
+  const auto never = [](int, std::size_t, iovec[], vma_info_t*, void*) { return VMA_PACKET_DROP; };
+  EXPECT_EQ(api().register_recv_callback(here.fd(), never, nullptr), 0);
+  std::uint64_t data = 7;
+  EXPECT_EQ(::setsockopt(here.fd(), SOL_SOCKET, SO_VMA_USER_DATA, &data, sizeof data), 0);
+  EXPECT_EQ(error_of([&] { return ::setsockopt(here.fd(), SOL_SOCKET, SO_VMA_USER_DATA, &data, 4); }), EINVAL);
+  socklen_t length = sizeof data;
+  EXPECT_EQ(::getsockopt(here.fd(), SOL_SOCKET, SO_VMA_USER_DATA, &data, &length), 0);
+  EXPECT_EQ(data, static_cast<std::uint64_t>(here.fd()));
+  EXPECT_EQ(here.receive(10), "all");
+  const int file = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  EXPECT_EQ(error_of([&] { return api().register_recv_callback(file, never, nullptr); }), EINVAL);
+  EXPECT_EQ(error_of([&] { return ::setsockopt(file, SOL_SOCKET, SO_VMA_USER_DATA, &data, sizeof data); }), ENOTSOCK);
+  ::close(file);
+}
+
 }  // namespace
 }  // namespace ringsock::vma_tests

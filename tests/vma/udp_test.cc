@@ -498,5 +498,33 @@ TEST_P(Udp, AForkedChildGoesOnWithItsOwnSockets) {
   EXPECT_EQ(status, 0);
 }
 
+/// The lock of a socket that is made during fork(2) may be another thread's, which the child does not have.
+TEST(UdpProcesses, AChildClosesWhatAnotherThreadWasMaking) {
+  constexpr int kForks = 150, kFirst = 3, kLast = 30;
+  constexpr unsigned kPatience = 20;  // seconds
+  std::atomic<bool> is_over{false};
+  std::thread maker([&] {
+    while (!is_over.load()) {
+      const Socket made(AF_INET);
+      const Address any("0.0.0.0", 0);
+      EXPECT_EQ(::bind(made, any.get(), any.length()), 0);
+    }
+  });
+  for (int i = 0; i < kForks && !testing::Test::HasFailure(); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(kPatience);
+      for (int fd = kFirst; fd < kLast; ++fd) ::close(fd);
+      ::_exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << i;
+    ::usleep(static_cast<useconds_t>(i * 13 % 2000));
+  }
+  is_over.store(true);
+  maker.join();
+}
+
 }  // namespace
 }  // namespace ringsock::vma_tests
