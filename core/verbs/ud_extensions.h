@@ -67,6 +67,8 @@ class UdExtensions {
   /// Tells that the queue pair serves a UDP port that other processes have, too. From then on nobody sends a datagram
   /// by a ring to this process after its end.
   virtual void note_heirs(ibv_qp& /*qp*/) {}
+  /// Returns whether the queue pair `number`, of another process of this host, is there for sure. Costs a system call.
+  virtual bool is_there(ibv_qp& /*qp*/, std::uint32_t /*number*/) { return false; }
   /// Leaves a queue pair that came by fork(2) to the parent: this process can only destroy it, of which the parent and
   /// its peers notice nothing. Threads: the only one of its process.
   virtual void leave_to_parent(ibv_qp& /*qp*/) {}

@@ -31,18 +31,20 @@ enum class RsUdpOp : std::uint8_t {
 };
 
 /// What ringsock tells another ringsock in a rendezvous header, in the byte that rdma-core sends as 0 and does not
-/// read. All is false and 0 in packets of rdma-core, and of the embedded device.
+/// read. All is false and 0 in packets of rdma-core. The embedded device sets `is_shared` only.
 struct RsUdpNote {
   bool is_on_ethernet = false;  ///< the number is of a queue pair on an Ethernet port, which is reached by its GID
   bool takes_large = false;     ///< takes fragments, and rendezvous packets with datagrams of up to kMaxRsLarge
   bool asks = false;            ///< an answer is wanted, also to a control packet
   bool knows = false;           ///< no answer is wanted
+  bool is_shared = false;       ///< several processes read the port: the number is no answer, and none is wanted
   std::uint8_t mtu = 0;         ///< of the queue pair's port, enum ibv_mtu; 0: not told
   bool operator==(const RsUdpNote&) const = default;
 };
 
 namespace detail {
-inline constexpr std::uint8_t kNoteEthernet = 0x01, kNoteLarge = 0x02, kNoteAsks = 0x04, kNoteKnows = 0x08;
+inline constexpr std::uint8_t kNoteEthernet = 0x01, kNoteLarge = 0x02, kNoteAsks = 0x04, kNoteKnows = 0x08,
+                              kNoteShared = 0x80;
 inline constexpr unsigned kNoteMtuShift = 4;
 inline constexpr std::uint8_t kNoteMtuMask = 7;
 }  // namespace detail
@@ -53,12 +55,15 @@ constexpr std::uint8_t emit_rs_note(const RsUdpNote& note) {
   if (note.takes_large) out |= detail::kNoteLarge;
   if (note.asks) out |= detail::kNoteAsks;
   if (note.knows) out |= detail::kNoteKnows;
+  if (note.is_shared) out |= detail::kNoteShared;
   return static_cast<std::uint8_t>(out);
 }
-/// Bits without a meaning are not read.
 constexpr RsUdpNote parse_rs_note(std::uint8_t byte) {
-  return {(byte & detail::kNoteEthernet) != 0, (byte & detail::kNoteLarge) != 0, (byte & detail::kNoteAsks) != 0,
+  return {(byte & detail::kNoteEthernet) != 0,
+          (byte & detail::kNoteLarge) != 0,
+          (byte & detail::kNoteAsks) != 0,
           (byte & detail::kNoteKnows) != 0,
+          (byte & detail::kNoteShared) != 0,
           static_cast<std::uint8_t>(byte >> detail::kNoteMtuShift & detail::kNoteMtuMask)};
 }
 

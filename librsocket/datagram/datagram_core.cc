@@ -189,7 +189,10 @@ void DatagramCore::leave_to_parent() {
   peers.clear();
   arrivals.clear();
   pieces.clear();
-  for (const auto& lane : lanes) lane->leave_to_parent();
+  for (const auto& lane : lanes) {
+    if (lane->is_embedded() && !lane->has_failed()) elders.add(lane->qp_number());
+    lane->leave_to_parent();
+  }
   close_lanes();
 }
 

@@ -14,6 +14,7 @@
 #include "core/base/unique_fd.h"
 #include "core/statistics/statistics.h"
 #include "librsocket/datagram/arrivals.h"
+#include "librsocket/datagram/elders.h"
 #include "librsocket/datagram/lane.h"
 #include "librsocket/datagram/peers.h"
 #include "librsocket/datagram/pieces.h"
@@ -53,6 +54,11 @@ class DatagramCore {
   void describe(int descriptor);
   /// Tells that another process has the port, too.
   void note_heirs();
+  /// Returns whether the answers to what is sent to the peer must come by the kernel, for whichever process reads them:
+  /// this one has the socket by fork(2) and has read nothing, and the other one still has it.
+  [[nodiscard]] bool shares_answers(const Peer& to, Nanos now) {
+    return !elders.empty() && to.lane->is_embedded() && elders.are_there(*to.lane, now);
+  }
   /// Drops all that belongs to the parent, in a child of fork(2).
   void leave_to_parent();
 
@@ -73,6 +79,7 @@ class DatagramCore {
   UdpPort port;
   std::vector<std::unique_ptr<Lane>> lanes;
   Peers peers;
+  Elders elders;
   Arrivals arrivals;
   Pieces pieces;
   QuestionBudget questions;

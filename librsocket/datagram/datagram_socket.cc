@@ -38,12 +38,15 @@ void DatagramSocket::unlock_and_tell(std::unique_lock<Mutex>& guard) {
   notify_watchers(EPOLLIN | EPOLLRDNORM);
 }
 
+/// As in the kernel, MSG_OOB means nothing.
 Result<ssize_t> DatagramSocket::receive(msghdr& message, int flags) {
-  if ((flags & MSG_OOB) != 0) return Error{EOPNOTSUPP, "receive: out of band"};
   if ((flags & MSG_ERRQUEUE) != 0) return Error{EAGAIN, "receive: error queue"};
   std::unique_lock guard(core_.lock);
   if (Status open = check_open(); !open) return open.error();
-  if (core_.arrivals.empty()) intake_.look(monotonic_now());
+  if (core_.arrivals.empty()) {
+    const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
+    may_wait ? intake_.look_while_waiting(monotonic_now()) : intake_.look(monotonic_now());
+  }
   const auto received = take_oldest(message, flags);
   unlock_and_tell(guard);
   return received;
@@ -82,7 +85,7 @@ std::uint32_t DatagramSocket::events() {
   if (!core_.arrivals.empty() || core_.read_shut) out |= EPOLLIN | EPOLLRDNORM;
   if (core_.read_shut) out |= EPOLLRDHUP;
   if (core_.read_shut && core_.write_shut) out |= EPOLLHUP;
-  if (core_.pending_error != 0) out |= EPOLLERR | EPOLLIN | EPOLLRDNORM;
+  if (core_.pending_error != 0) out |= EPOLLERR;
   return out;
 }
 
@@ -111,6 +114,7 @@ void DatagramSocket::woken() noexcept {
   const std::lock_guard guard(core_.lock);
   core_.statistics.count_wakeup();
   for (const auto& lane : core_.lanes) lane->woken();
+  intake_.look_everywhere_next();
 }
 
 /// No descriptor of arm() tells of room in the kernel's send buffer.
@@ -210,6 +214,7 @@ void DatagramSocket::after_fork(ForkSide side) noexcept {
   // Another thread of the parent may have been changing these.
   new (&core_.lock) Mutex;
   new (&core_.peers) Peers;
+  core_.elders.clear();
   new (&core_.arrivals) Arrivals(core_.process.config.mem_default);
   new (&core_.pieces) Pieces(core_.process.config.mem_default);
   core_.abandon_lanes();

@@ -25,6 +25,15 @@ void Intake::look(Nanos now) {
   if (!from_lane_.empty()) look_once(now, Looks::at_what_was_left);
 }
 
+void Intake::look_while_waiting(Nanos now) {
+  if (lane_is_used_ && !is_woken_ && ++looks_ % kLooksPerKernelLook != 0) {
+    take_from_lanes(now);
+    if (from_lane_.empty()) return;
+  }
+  is_woken_ = false;
+  look(now);
+}
+
 void Intake::look_once(Nanos now, Looks looks) {
   // A look at the kernel's socket costs as much as many at the queue pair that has rings.
   constexpr int kLooksAtLane = 8;
@@ -182,6 +191,11 @@ void Intake::answer(Peer& peer, const FromKernel& packet, Nanos now) {
     local.set_port(peer.local.port());
     if (!(local == peer.local)) core_.set_local(peer, local);
   }
+  // The number is of one of the processes that read the port; what goes by the kernel reaches any of them.
+  if (packet.note.is_shared) {
+    peer.is_known = false;
+    return;
+  }
   if (!peer.lane->understands(packet.note) || !may_exchange(peer, packet.qp_number, now)) return;
   // Once for all packets of a look: a sender that does not know the number yet sends one after the other.
   if (peer.is_known && peer.qp_number == packet.qp_number && peer.answered == now) return;
@@ -255,6 +269,7 @@ bool Intake::is_wanted(const SocketAddress& source) const {
 void Intake::add(Arrival arrival) {
   if (core_.arrivals.add(std::move(arrival))) {
     has_news_ = true;
+    core_.elders.clear();  // this process reads
   } else {
     count_refusal(Refusal::receive_buffer);
   }

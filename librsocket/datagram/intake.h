@@ -21,6 +21,11 @@ class Intake {
 
   /// Looks once, and answers rendezvous packets.
   void look(Nanos now);
+  /// The same for a call that looks again and again, and sleeps on the kernel's socket, too, before it ends without a
+  /// datagram. While the queue pairs bring the datagrams most looks leave out that socket, which costs a system call.
+  void look_while_waiting(Nanos now);
+  /// The next look_while_waiting() leaves out nothing: a sleeper was woken.
+  void look_everywhere_next() { is_woken_ = true; }
   /// Returns whether looks have added datagrams since the last call, of which others who wait must be told.
   [[nodiscard]] bool take_news() { return std::exchange(has_news_, false); }
   /// Gives the oldest datagram's room back.
@@ -71,13 +76,14 @@ class Intake {
   void deliver(FromLane& one);
   void add(Arrival arrival);
 
-  static constexpr unsigned kLooksPerKernelLook = 64;  ///< while the queue pair is busy
+  static constexpr unsigned kLooksPerKernelLook = 64;  ///< while the queue pair is busy, or waited for
   static constexpr std::size_t kPacketsAtOnce = 256;
   static constexpr std::size_t kMostPacketsBeforeLane = 8192;  ///< of a receive buffer of some MiB
 
   DatagramCore& core_;
   unsigned looks_ = 0;
   bool has_news_ = false;
+  bool is_woken_ = false;
   bool lane_is_used_ = false;                 ///< the last datagrams have come by the queue pair
   std::unique_ptr<std::byte[]> packet_room_;  ///< for one packet of the kernel; made with the first look
   std::vector<FromLane> from_lane_;

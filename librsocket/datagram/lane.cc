@@ -233,8 +233,12 @@ int Lane::arm(bool for_room) {
   return channel_->fd;
 }
 
+/// On the embedded device one queue has events, of which one is due at most.
 void Lane::woken() {
-  while (const auto cq = device_.get_cq_event(*channel_)) device_.ack_cq_events(**cq, 1);
+  while (const auto cq = device_.get_cq_event(*channel_)) {
+    device_.ack_cq_events(**cq, 1);
+    if (is_embedded()) return;
+  }
 }
 
 }  // namespace ringsock::rs

@@ -94,6 +94,8 @@ class Lane {
   void look_closely() { device_.ud().look_closely(*qp_); }
   /// After a fork: another process has the port, too.
   void note_heirs() { device_.ud().note_heirs(*qp_); }
+  /// Returns whether a queue pair of the same device, of another process, is there for sure.
+  [[nodiscard]] bool is_there(std::uint32_t number) { return device_.ud().is_there(*qp_, number); }
   /// In a forked child: leaves the queue pair to the parent. Then it can only be destroyed.
   void leave_to_parent() { device_.ud().leave_to_parent(*qp_); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "librsocket/io_vector.h"
 
@@ -14,6 +15,22 @@ SocketAddress reachable(const SocketAddress& to) {
   if (!to.is_wildcard()) return to;
   return to.family() == AF_INET ? SocketAddress::v4(INADDR_LOOPBACK, to.port())
                                 : SocketAddress::v6(in6addr_loopback, to.port());
+}
+
+constexpr Error kNoDestination{EDESTADDRREQ, "send: no destination"};
+
+/// Returns the address to which the caller sends. As for the kernel, AF_UNSPEC means AF_INET on a socket of that
+/// family; on one of AF_INET6 it is no address, and the result unspecified.
+Result<SocketAddress> address_in(const msghdr& message, int domain) {
+  const auto* const name = static_cast<const sockaddr*>(message.msg_name);
+  if (message.msg_namelen < sizeof(sa_family_t) || name->sa_family != AF_UNSPEC)
+    return SocketAddress::from(name, message.msg_namelen);
+  if (domain == AF_INET6) return SocketAddress();
+  if (message.msg_namelen < sizeof(sockaddr_in)) return Error{EINVAL, "send: address"};
+  sockaddr_in ipv4;
+  std::memcpy(&ipv4, name, sizeof ipv4);
+  ipv4.sin_family = AF_INET;
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&ipv4), sizeof ipv4);
 }
 
 /// The source of a packet may be forged, and making a handle may wait for the network: only a peer that has answered is
@@ -46,11 +63,11 @@ std::size_t pieces_to(const Peer& peer, std::size_t bytes) {
 
 Result<SocketAddress> DatagramSender::destination(const msghdr& message) const {
   if (message.msg_name == nullptr || message.msg_namelen == 0) {
-    if (!core_.is_connected()) return Error{EDESTADDRREQ, "send: no destination"};
-    return core_.peer;
+    return core_.is_connected() ? Result<SocketAddress>(core_.peer) : kNoDestination;
   }
-  const auto to = SocketAddress::from(static_cast<const sockaddr*>(message.msg_name), message.msg_namelen);
+  const auto to = address_in(message, core_.domain);
   if (!to) return to.error();
+  if (to->is_unspecified()) return core_.is_connected() ? Result<SocketAddress>(core_.peer) : kNoDestination;
   if (core_.domain == AF_INET && to->family() != AF_INET) return Error{EAFNOSUPPORT, "send: family"};
   if (to->port() == 0) return Error{EINVAL, "send: port"};
   return reachable(to->unmapped());
@@ -83,11 +100,13 @@ Result<Peer*> DatagramSender::usable_peer(const SocketAddress& to, Nanos now) {
 }
 
 Result<ssize_t> DatagramSender::send_to(Peer& peer, std::span<const iovec> parts, std::size_t bytes, Nanos now) {
+  if (core_.shares_answers(peer, now)) [[unlikely]]
+    return send_by_kernel(peer, parts, bytes, Answer::shared);
   if (!may_use_lane(peer, bytes, now)) {
     const bool knows =
         peer.is_usable(now) && peer.answers_questions() && peer.has_answered && !peer.is_question_due(now);
     if (!knows) peer.asked = now;
-    return send_by_kernel(peer, parts, bytes, knows);
+    return send_by_kernel(peer, parts, bytes, knows ? Answer::none : Answer::number);
   }
   if (peer.is_question_due(now)) ask(peer, now);
   const auto sent = send_by_lane(peer, parts, bytes);
@@ -131,7 +150,7 @@ Result<ssize_t> DatagramSender::send_by_lane(Peer& peer, std::span<const iovec> 
   }
   if (!outcome && !peer.lane->has_failed()) return outcome.error();
   peer.is_known = false;
-  return send_by_kernel(peer, parts, bytes, false);
+  return send_by_kernel(peer, parts, bytes, Answer::number);
 }
 
 Result<Lane::Outcome> DatagramSender::send_pieces(Peer& peer, std::span<const iovec> parts, std::size_t bytes) {
@@ -149,16 +168,16 @@ Result<Lane::Outcome> DatagramSender::send_pieces(Peer& peer, std::span<const io
   return Lane::Outcome::sent;
 }
 
-/// @param knows  the peer's number is known: it need not answer
 Result<ssize_t> DatagramSender::send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes,
-                                               bool knows) {
+                                               Answer wanted) {
   wire::RsUdpNote note = peer.lane->note();
-  note.knows = knows;
+  note.knows = wanted == Answer::none;
+  note.is_shared = wanted == Answer::shared;
   const auto header = wire::emit_rs_udp(wire::RsUdpOp::data, peer.lane->qp_number(), peer.local, note);
   const Status sent = core_.port.send(header.view(), parts, peer.address, peer.local);
   core_.must_wait_to_send = !sent && sent.error().code == EAGAIN;
   if (!sent) return sent.error();
-  peer.was_asked = peer.was_asked || !knows;
+  peer.was_asked = peer.was_asked || wanted == Answer::number;
   return static_cast<ssize_t>(bytes);
 }
 

@@ -21,6 +21,12 @@ class DatagramSender {
   Result<ssize_t> send(const msghdr& message, int flags, Nanos now);
 
  private:
+  /// What a rendezvous packet asks of the peer.
+  enum class Answer {
+    number,  ///< its number
+    none,    ///< nothing, its number is known
+    shared,  ///< answers by the kernel, which another process may read
+  };
   [[nodiscard]] Result<SocketAddress> destination(const msghdr& message) const;
   Result<Peer*> usable_peer(const SocketAddress& to, Nanos now);
   Result<ssize_t> send_to(Peer& peer, std::span<const iovec> parts, std::size_t bytes, Nanos now);
@@ -28,7 +34,7 @@ class DatagramSender {
   void ask(Peer& peer, Nanos now);
   Result<ssize_t> send_by_lane(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
   Result<Lane::Outcome> send_pieces(Peer& peer, std::span<const iovec> parts, std::size_t bytes);
-  Result<ssize_t> send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes, bool knows);
+  Result<ssize_t> send_by_kernel(Peer& peer, std::span<const iovec> parts, std::size_t bytes, Answer wanted);
 
   /// Pieces of a datagram: a receiver has room for twice as many. Longer ones go by the kernel.
   static constexpr std::size_t kMostPieces = 32;

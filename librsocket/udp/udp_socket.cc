@@ -13,6 +13,7 @@
 #include <new>
 #include <shared_mutex>
 
+#include "core/base/own_duplicate.h"
 #include "core/device/shm/names/port_name.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/fork_registry.h"
@@ -40,7 +41,7 @@ UdpSocket::~UdpSocket() {
 void UdpSocket::describe() {
   using runtime::SocketPath;
   using runtime::SocketState;
-  runtime::SocketDescription out{.descriptor = fd()};
+  runtime::SocketDescription out{.descriptor = kept_ ? -1 : fd()};
   if (is_closed()) {
     out.state = SocketState::closed;
     out.descriptor = -1;
@@ -96,7 +97,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   }
   flags &= ~MSG_OOB;  // as in the kernel
   std::unique_lock guard(receive_lock_);
-  if (has_left_rings() && !intake_.has_backlog()) return kAskKernel;
+  if (has_left_rings() && !intake_.has_backlog() && !kept_) return kAskKernel;
   const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
   if (may_wait && intake_.leaves_waiting_to_kernel()) return Error{EAGAIN, "recvmsg: receive_waiting()"};
   if (!may_wait && intake_.leaves_next_to_kernel()) {
@@ -177,7 +178,7 @@ Result<ssize_t> UdpSocket::send(const msghdr& message, int flags) {
   if ((flags & MSG_MORE) != 0 && !has_left_rings()) leave_rings();
   if (has_left_rings()) [[unlikely]] {
     const std::lock_guard guard(receive_lock_);
-    if (!intake_.has_backlog()) return kAskKernel;
+    if (!intake_.has_backlog() && !kept_) return kAskKernel;
   }
   std::unique_lock guard(send_lock_);
   auto sent = outlets_.send(fd(), message, flags, guard);
@@ -394,6 +395,14 @@ void UdpSocket::descriptor_closed(int closed_fd) noexcept {
   const auto other = runtime::fd_table().number_of(*this);
   fd_.store(other.value_or(-1), std::memory_order_relaxed);
   if (other) notify_watchers();  // a thread that is about to sleep on the number must look again
+}
+
+/// Without a duplicate the calls end with EBADF.
+void UdpSocket::give_up_descriptor() noexcept {
+  const std::scoped_lock guard(send_lock_, receive_lock_);
+  kept_ = own_duplicate(fd());
+  fd_.store(kept_ ? kept_.get() : -1, std::memory_order_relaxed);
+  describe();
 }
 
 /// This runs before the fork locks are taken. Both processes have the kernel's socket, and which of them is to read a

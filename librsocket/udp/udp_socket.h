@@ -11,6 +11,7 @@
 
 #include "core/base/biased_mutex.h"
 #include "core/base/socket_address.h"
+#include "core/base/unique_fd.h"
 #include "core/runtime/endpoint.h"
 #include "core/statistics/statistics.h"
 #include "librsocket/udp/next_news.h"
@@ -59,6 +60,11 @@ class UdpSocket final : public runtime::Endpoint {
 
   void closed() noexcept override;
   void descriptor_closed(int fd) noexcept override;
+  /// Calls that wait keep the kernel's socket under another number when the last descriptor is closed (Calls::keep()).
+  [[nodiscard]] bool owns_descriptor(int fd) const noexcept override {
+    return fd == this->fd() && !is_closed() && references.has_calls();
+  }
+  void give_up_descriptor() noexcept override;
   [[nodiscard]] bool is_kernels_too() const noexcept override { return true; }
   /// Also returns true when there is nothing to read that the kernel does not have, and false until then.
   bool become_kernels() noexcept override;
@@ -82,6 +88,7 @@ class UdpSocket final : public runtime::Endpoint {
 
   const int domain_;
   std::atomic<int> fd_;
+  UniqueFd kept_;  ///< from give_up_descriptor(): fd_; under both locks
   std::atomic<bool> has_left_rings_{false};
   std::atomic<bool> has_rings_{false};          ///< to receive from
   std::atomic<bool> has_shut_a_door_{false};    ///< and may open another one

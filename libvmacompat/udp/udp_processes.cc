@@ -25,20 +25,18 @@ void UdpSocket::add_fork_locks(runtime::ForkLocks& locks) {
   Endpoint::add_fork_locks(locks);
 }
 
-/// Another thread of the parent may have had them.
-void UdpSocket::renew_locks() noexcept {
-  new (&flows_.setup_lock()) Mutex;
-  new (&sender_.lock()) BiasedMutex;
-  new (&queue_.fork_lock()) BiasedMutex;
-  new (&callback_.lock()) Mutex;
-  new (&sender_.pacer().lock()) Mutex;
-}
-
 /// The rings are the parent's: a child has only the kernel's socket.
 void UdpSocket::after_fork(ForkSide side) noexcept {
   Endpoint::after_fork(side);
   if (side == ForkSide::parent) return;
-  if (side == ForkSide::unprepared_child) renew_locks();
+  if (side == ForkSide::unprepared_child) {
+    // Another thread of the parent may have had them.
+    new (&flows_.setup_lock()) Mutex;
+    new (&sender_.lock()) BiasedMutex;
+    new (&queue_.fork_lock()) BiasedMutex;
+    new (&callback_.lock()) Mutex;
+    new (&sender_.pacer().lock()) Mutex;
+  }
   flows_.forget_after_fork();
   rings_.forget_after_fork();
   sender_.forget_after_fork();

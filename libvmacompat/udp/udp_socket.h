@@ -87,9 +87,6 @@ class UdpSocket final : public runtime::Endpoint, public RingUser {
   bool note_option(int level, int name, const void* value, socklen_t length);
   Status apply(OptionEffect effect, int level, int name);
 
-  // udp_processes.cc
-  void renew_locks() noexcept;
-
   runtime::VmaSocketStatistics statistics_;
   KernelSocket kernel_;
   // An object may refer to later ones, but uses them only after all have been made. Rings end before flows_, which has

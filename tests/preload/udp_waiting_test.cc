@@ -1,4 +1,5 @@
 // Calls that wait for datagrams of rings and of the kernel's socket.
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/time.h>
@@ -68,6 +69,35 @@ TEST(UdpWaiting, ADatagramOfTheKernelWakesAReceiver) {
   const UdpPair pair;
   const Udp carol;
   while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "wake up"); }, [&] { carol.send_to(pair.bob, "wake up"); });
+}
+
+// The kernel keeps the file as long as a call that waits in it.
+TEST(UdpWaiting, AReceiverGoesOnWhenItsNumberBecomesAnotherSocket) {
+  const UdpPair pair;
+  const Udp other;
+  const sockaddr_in bob = pair.bob.name();
+  while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "to the old socket"); },
+               [&] {
+                 ASSERT_EQ(::dup2(other, pair.bob), int{pair.bob});
+                 pair.alice.send_to(bob, "to the old socket");
+               });
+  pair.alice.send_to(other, "to the new one");
+  EXPECT_EQ(pair.bob.receive(), "to the new one");
+}
+
+TEST(UdpWaiting, AReceiverGoesOnWhenItsNumberIsClosed) {
+  const UdpPair pair;
+  const sockaddr_in bob = pair.bob.name();
+  const int number = pair.bob;
+  while_asleep([&] { EXPECT_EQ(pair.bob.receive(), "last words"); },
+               [&] {
+                 ASSERT_EQ(::close(number), 0);
+                 EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+                 pair.alice.send_to(bob, "last words");
+               });
+  // Nobody has the port any more.
+  EXPECT_EQ(::open("/dev/null", O_RDONLY), number);
+  const Udp again(Udp::Bound::yes, 0, ntohs(bob.sin_port));
 }
 
 TEST(UdpWaiting, ANewSenderWakesAReceiver) {

@@ -222,6 +222,107 @@ TEST(AForkedChild, HasAQueuePairOfItsOwn) {
   EXPECT_EQ(family.wait(), 0);
 }
 
+/// Bob knows Alice when his process forks. `child` has his socket then, and so has `parent`, which has Alice's, too.
+int family_of(const std::function<int(const Post& bob, const Post& alice)>& child,
+              const std::function<int(const Post& bob, const Post& alice)>& parent) {
+  Child family = Child::start([&](Channel&) {
+    const Post alice, bob;
+    introduce(alice, bob);
+    const pid_t pid = fork();
+    if (pid == 0) _exit(child(bob, alice));
+    if (const int failed = parent(bob, alice); failed != 0) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+      return failed;
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? 10 * WEXITSTATUS(status) : 9;
+  });
+  return family.wait();
+}
+
+TEST(AForkedChild, ThatReadsNothingLeavesTheAnswersToItsParent) {
+  constexpr int kDatagrams = 20;
+  int end[2];
+  ASSERT_EQ(pipe(end), 0);
+  const auto child = [&](const Post& bob, const Post& alice) {
+    for (int i = 0; i < kDatagrams; ++i) bob.send("from the child", alice);
+    char none;
+    return read(end[0], &none, 1) == 1 ? 0 : 1;
+  };
+  const auto parent = [&](const Post& bob, const Post& alice) {
+    for (int i = 0; i < kDatagrams; ++i) {
+      Address from;
+      if (alice.hear(&from) != "from the child" || from.port() != bob.name.port()) return 1;
+      alice.send(std::to_string(i), from);
+    }
+    for (int i = 0; i < kDatagrams; ++i) {
+      if (bob.hear() != std::to_string(i)) return 2;
+    }
+    // Both go on.
+    bob.send("from the parent", alice);
+    if (alice.hear() != "from the parent") return 3;
+    alice.send("to the parent", bob);
+    if (bob.hear() != "to the parent") return 4;
+    return write(end[1], ".", 1) == 1 ? 0 : 5;
+  };
+  EXPECT_EQ(family_of(child, parent), 0);
+  close(end[0]);
+  close(end[1]);
+}
+
+TEST(AForkedChild, ThatSendsFirstGetsTheAnswersThatItReads) {
+  constexpr int kRounds = 20;
+  const auto child = [](const Post& bob, const Post& alice) {
+    for (int i = 0; i < kRounds; ++i) {
+      bob.send(std::to_string(i), alice);
+      if (bob.hear() != std::to_string(i)) return 1;
+    }
+    return 0;
+  };
+  const auto parent = [](const Post&, const Post& alice) {
+    for (int i = 0; i < kRounds; ++i) {
+      Address from;
+      if (alice.hear(&from) != std::to_string(i)) return 1;
+      alice.send(std::to_string(i), from);
+    }
+    return 0;
+  };
+  EXPECT_EQ(family_of(child, parent), 0);
+}
+
+TEST(AForkedChild, ThatReadsNothingHasTheAnswersOnceItsParentHasClosedTheSocket) {
+  Child family = Child::start([](Channel&) {
+    const Post alice;
+    auto bob = std::make_unique<Post>();
+    introduce(alice, *bob);
+    int closed[2], sent[2];
+    if (pipe(closed) != 0 || pipe(sent) != 0) return 1;
+    char byte = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+      bob->send("before", alice);
+      if (write(sent[1], ".", 1) != 1 || read(closed[0], &byte, 1) != 1) _exit(2);
+      bob->send("after", alice);
+      const bool has_both = bob->hear() == "to before" && bob->hear() == "to after";
+      _exit(has_both ? 0 : 3);
+    }
+    if (read(sent[0], &byte, 1) != 1) return 4;
+    const Address name = bob->name;
+    bob.reset();
+    if (write(closed[1], ".", 1) != 1) return 5;
+    for (const char* text : {"before", "after"}) {
+      if (alice.hear() != text) return 6;
+      alice.send(std::string("to ") + text, name);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? 10 * WEXITSTATUS(status) : 9;
+  });
+  EXPECT_EQ(family.wait(), 0);
+}
+
 TEST(AForkedChild, GoesOnWhenItsParentHasEnded) {
   const Post alice;
   Child parent = Child::start([&](Channel& channel) {

@@ -198,6 +198,24 @@ TEST(ConnectedDatagrams, HearThatNobodyHasThePort) {
   EXPECT_EQ(alice.hear(nullptr, MSG_DONTWAIT), "<EAGAIN>");
 }
 
+TEST(ConnectedDatagrams, PollTellsOfAnErrorThatIsNoDatagram) {
+  Address gone;
+  {
+    const Post bob;
+    gone = bob.name;
+  }
+  Post alice;
+  alice.connect(gone);
+  alice.socket.say("Bob?");
+  pollfd one{alice.socket, POLLIN, 0};
+  ASSERT_EQ(rpoll(&one, 1, 10'000), 1);
+  EXPECT_EQ(one.revents, POLLERR);
+  one.events = POLLIN | POLLOUT;
+  ASSERT_EQ(rpoll(&one, 1, 10'000), 1);
+  EXPECT_EQ(one.revents, POLLOUT | POLLERR);
+  EXPECT_EQ(alice.hear(), "<ECONNREFUSED>");
+}
+
 TEST(ConnectedDatagrams, HearItAlsoWhenThePeerIsGoneAfterwards) {
   Post alice, bob;
   alice.connect(bob.name);
@@ -307,6 +325,30 @@ TEST(Datagrams, CallsThatDoNotFitAreRefused) {
   EXPECT_EQ(rbind(taken.socket, bob.name.get(), bob.name.length), -1);
   EXPECT_EQ(error(), "EADDRINUSE");
   introduce(alice, bob);  // all this has changed nothing
+}
+
+TEST(Datagrams, OfNoAddressFamilyAreThoseOfTheSockets) {
+  const Post alice, bob;
+  Address to = bob.name;
+  to.get()->sa_family = AF_UNSPEC;
+  EXPECT_EQ(rsendto(alice.socket, "x", 1, 0, to.get(), sizeof(sockaddr_in)), 1);
+  EXPECT_EQ(bob.hear(), "x");
+  EXPECT_EQ(rsendto(alice.socket, "x", 1, 0, to.get(), sizeof(sockaddr_in) - 1), -1);
+  EXPECT_EQ(error(), "EINVAL");
+  const Post six("::1", AF_INET6), sixth("::1", AF_INET6);
+  EXPECT_EQ(rsendto(six.socket, "x", 1, 0, to.get(), to.length), -1);
+  EXPECT_EQ(error(), "EDESTADDRREQ");
+  six.connect(sixth.name);
+  EXPECT_EQ(rsendto(six.socket, "y", 1, 0, to.get(), to.length), 1);
+  EXPECT_EQ(sixth.hear(), "y");
+}
+
+TEST(Datagrams, AreReceivedWhateverTheFlagForUrgentBytes) {
+  const Post alice, bob;
+  for (int i = 0; i < 3; ++i) {
+    alice.send("nothing is urgent", bob);
+    EXPECT_EQ(bob.hear(nullptr, MSG_OOB), "nothing is urgent");
+  }
 }
 
 TEST(Datagrams, TheKindsOfSockets) {

@@ -133,7 +133,8 @@ TEST(RsUdpNote, IsTheByteThatTheOriginalSendsAsZero) {
   EXPECT_EQ(emit_rs_note({}), 0);
   EXPECT_EQ(emit_rs_note(all), 0x5f);
   EXPECT_EQ(parse_rs_note(0x5f), all);
-  EXPECT_EQ(parse_rs_note(0x80), RsUdpNote{}) << "a bit without a meaning";
+  EXPECT_EQ(emit_rs_note({.is_shared = true}), 0x80);
+  EXPECT_EQ(parse_rs_note(0x80), RsUdpNote{.is_shared = true});
   auto packet = kData4;
   packet[7] = 0x32;
   EXPECT_EQ(bytes_of(emit_rs_udp(RsUdpOp::data, 0xabcdef, kAlice4, {.takes_large = true, .mtu = 3})), packet);

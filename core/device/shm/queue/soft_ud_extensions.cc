@@ -41,6 +41,11 @@ void SoftUdExtensions::note_heirs(ibv_qp& qp) {
   if (UdQueuePair* const ud = find_ud(qp)) ud->note_heirs();
 }
 
+bool SoftUdExtensions::is_there(ibv_qp& qp, std::uint32_t number) {
+  UdQueuePair* const ud = find_ud(qp);
+  return ud != nullptr && ud->is_there(number);
+}
+
 void SoftUdExtensions::leave_to_parent(ibv_qp& qp) {
   if (UdQueuePair* const ud = find_ud(qp)) ud->leave_to_parent();
 }

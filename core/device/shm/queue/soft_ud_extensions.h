@@ -18,6 +18,7 @@ class SoftUdExtensions final : public verbs::UdExtensions {
   bool open_ring(ibv_qp& qp, std::uint32_t number) override;
   void look_closely(ibv_qp& qp) override;
   void note_heirs(ibv_qp& qp) override;
+  bool is_there(ibv_qp& qp, std::uint32_t number) override;
   void leave_to_parent(ibv_qp& qp) override;
 };
 

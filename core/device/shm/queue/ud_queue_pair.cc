@@ -61,6 +61,11 @@ void UdQueuePair::note_heirs() {
   incoming_.tell_heirs();
 }
 
+bool UdQueuePair::is_there(std::uint32_t number) {
+  std::lock_guard guard(gate_->lock);
+  return !is_gone(number);
+}
+
 /// The completion channel's set is the parent's, too, and stays as it is.
 void UdQueuePair::leave_to_parent() {
   watch_ = 0;

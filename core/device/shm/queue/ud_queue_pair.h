@@ -43,6 +43,7 @@ class UdQueuePair final : public QueuePair {
   bool open_ring(std::uint32_t number);
   void look_closely();
   void note_heirs();
+  bool is_there(std::uint32_t number);
   void leave_to_parent();
 
  private:
