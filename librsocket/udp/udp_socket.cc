@@ -309,10 +309,6 @@ Status UdpSocket::shutdown(int how) {
   return done == 0 ? ok() : Status(why);
 }
 
-Status UdpSocket::listen(int backlog) { return ::listen(fd(), backlog) == 0 ? ok() : Status(Error::last("listen")); }
-
-Result<int> UdpSocket::accept(SocketAddress&, int) { return Error{EOPNOTSUPP, "accept: datagrams"}; }
-
 Result<SocketAddress> UdpSocket::local_name() { return name_by(::getsockname, fd(), "getsockname"); }
 Result<SocketAddress> UdpSocket::peer_name() { return name_by(::getpeername, fd(), "getpeername"); }
 

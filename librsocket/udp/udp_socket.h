@@ -51,8 +51,6 @@ class UdpSocket final : public runtime::Endpoint {
   Status bind(const sockaddr* address, socklen_t length) override;
   Status connect(const sockaddr* address, socklen_t length) override;
   Status shutdown(int how) override;
-  Status listen(int backlog) override;
-  Result<int> accept(SocketAddress& peer, int flags) override;
   Result<SocketAddress> local_name() override;
   Result<SocketAddress> peer_name() override;
   Status set_option(int level, int name, const void* value, socklen_t length) override;

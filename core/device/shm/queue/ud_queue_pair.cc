@@ -138,10 +138,6 @@ void UdQueuePair::drop_everything() {
   completed_.clear();
 }
 
-bool UdQueuePair::hears() const {
-  return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
-}
-
 int UdQueuePair::post_receive(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   std::lock_guard guard(gate_->lock);
   int error = state == IBV_QPS_RESET || srq != nullptr ? EINVAL : 0;

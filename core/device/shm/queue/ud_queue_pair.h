@@ -79,7 +79,6 @@ class UdQueuePair final : public QueuePair {
   void finish_receive(const ibv_wc& wc, bool solicited);
   int flush_receives(int count, ibv_wc* wc);
   void drop_everything();
-  [[nodiscard]] bool hears() const;
 
   bool uses_rings_ = false;
   bool is_closing_ = false;     ///< datagrams are dropped

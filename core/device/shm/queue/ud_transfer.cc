@@ -59,6 +59,11 @@ ibv_grh grh_for(const ParsedDatagram& datagram) {
   return out;
 }
 
+/// Returns whether a queue pair in that state receives.
+bool hears(ibv_qp_state state) {
+  return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_SQE;
+}
+
 }  // namespace
 
 Status UdQueuePair::open_socket() {
@@ -257,7 +262,7 @@ void UdQueuePair::receive_pending(int limit) {
 }
 
 void UdQueuePair::receive_from_rings(int limit) {
-  if (incoming_.empty() || !hears()) return;
+  if (incoming_.empty() || !hears(state)) return;
   incoming_.take(limit, [this](const ParsedDatagram& datagram) {
     if (datagram.header.qkey == attr_.qkey) receive(datagram);
   });
@@ -287,7 +292,7 @@ void UdQueuePair::receive_from_socket(int limit) {
     const ssize_t got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0) break;
     PassedFd memory = passed_with(message);
-    if (!hears() || !is_trusted(message)) continue;
+    if (!hears(state) || !is_trusted(message)) continue;
     const auto datagram = parse_datagram(std::span(bytes).first(static_cast<std::size_t>(got)));
     if (!datagram || datagram->header.qkey != attr_.qkey) continue;
     const bool is_note = (datagram->header.flags & (kDatagramRing | kDatagramBell)) != 0;
