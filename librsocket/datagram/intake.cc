@@ -26,7 +26,7 @@ void Intake::look(Nanos now) {
 }
 
 void Intake::look_while_waiting(Nanos now) {
-  if (lane_is_used_ && !is_woken_ && ++looks_ % kLooksPerKernelLook != 0) {
+  if (lane_is_used_ && !is_woken_ && ++looks_of_waiting_ % kLooksOfWaiting != 0) {
     take_from_lanes(now);
     if (from_lane_.empty()) return;
   }

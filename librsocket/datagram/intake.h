@@ -76,12 +76,14 @@ class Intake {
   void deliver(FromLane& one);
   void add(Arrival arrival);
 
-  static constexpr unsigned kLooksPerKernelLook = 64;  ///< while the queue pair is busy, or waited for
+  static constexpr unsigned kLooksPerKernelLook = 64;  ///< while the queue pair is busy
+  static constexpr unsigned kLooksOfWaiting = 256;     ///< for one at the kernel: some 50 us of spinning
   static constexpr std::size_t kPacketsAtOnce = 256;
   static constexpr std::size_t kMostPacketsBeforeLane = 8192;  ///< of a receive buffer of some MiB
 
   DatagramCore& core_;
   unsigned looks_ = 0;
+  unsigned looks_of_waiting_ = 0;
   bool has_news_ = false;
   bool is_woken_ = false;
   bool lane_is_used_ = false;                 ///< the last datagrams have come by the queue pair

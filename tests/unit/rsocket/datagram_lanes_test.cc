@@ -57,6 +57,7 @@ class Post {
     const auto sent = socket_->send(message, 0);
     return sent ? "sent" : with_error(sent.error());
   }
+  /// Does not wait, so it looks everywhere.
   std::string hear(SocketAddress* from = nullptr) {
     std::string text(70'000, '\0');
     sockaddr_storage source{};
@@ -66,7 +67,7 @@ class Post {
     message.msg_iovlen = 1;
     message.msg_name = &source;
     message.msg_namelen = sizeof source;
-    const auto got = socket_->receive(message, 0);
+    const auto got = socket_->receive(message, MSG_DONTWAIT);
     if (!got) return with_error(got.error());
     text.resize(static_cast<std::size_t>(*got));
     if (from != nullptr) *from = *SocketAddress::from(reinterpret_cast<sockaddr*>(&source), message.msg_namelen);

@@ -124,13 +124,13 @@ void UdQueuePair::query(ibv_qp_attr& attr) {
   attr.cap = init_attr_.cap;
 }
 
+/// Both ends of a ring have fences. What is in the socket, such as a new ring, wakes the sleeper.
 bool UdQueuePair::arm(CompletionQueue& queue, ArmKind kind) {
   if (&queue != &receive_queue()) return false;
   std::lock_guard guard(gate_->lock);
   armed_for_ = kind;
   incoming_.arm();
-  looks_closely_ = true;
-  return true;
+  return false;
 }
 
 void UdQueuePair::drop_everything() {

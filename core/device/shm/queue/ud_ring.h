@@ -51,6 +51,8 @@ class UdRingWriter {
   Put put(const DatagramHeader& header, std::span<const iovec> parts, std::size_t bytes);
   /// Returns whether there is room for a datagram of `bytes`.
   [[nodiscard]] bool has_room(std::size_t bytes);
+  /// Returns whether the receiver wants to be rung, without a promise.
+  [[nodiscard]] bool is_armed() const { return lines().armed.load(std::memory_order_relaxed) != 0; }
   /// Returns whether the receiver wants to be rung for what was put last, once.
   [[nodiscard]] bool must_ring();
   /// Returns whether the receiver wants to be rung for the next datagram, once. It sleeps, then, unless it has just
