@@ -17,7 +17,9 @@
 
 #include "core/base/at_fork.h"
 #include "core/base/mutex.h"
+#include "core/base/own_threads.h"
 #include "core/base/process_state.h"
+#include "core/base/rare_calls.h"
 #include "core/poll/epoll_set.h"
 #include "core/runtime/fd_table.h"
 #include "core/runtime/library_call.h"
@@ -144,8 +146,11 @@ void note_copy(int fd, int copy) noexcept {
 
 Status adopt_epoll_set(int epoll_fd) {
   const Relatives relatives = relatives_of(epoll_fd);
-  if (Status adopted = runtime::EpollSet::adopt(epoll_fd, relatives.copies, relatives.is_inherited); !adopted)
-    return adopted;
+  // A child, or who has got the set by SCM_RIGHTS, may wait on it and does not know of its adoption. Where this process
+  // has no other thread that may be sleeping on it, nothing is put into the kernel's file.
+  const bool has_sleepers = !is_permitted(RareCall::newfstatat) || has_other_threads();
+  const bool is_shared = relatives.is_inherited || !has_sleepers;
+  if (Status adopted = runtime::EpollSet::adopt(epoll_fd, relatives.copies, is_shared); !adopted) return adopted;
   for (const int outer : others_than(epoll_fd)) {
     const auto registration = registration_of(epoll_fd, outer);
     if (!registration) continue;

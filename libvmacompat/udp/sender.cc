@@ -232,7 +232,11 @@ std::size_t Sender::frame_bytes(const msghdr& message, std::size_t payload, std:
   const auto control = read_send_control(message);
   const bool has_own = control && control->has_segment_bytes;
   const std::size_t frames = frame_bytes(message, payload, has_own ? control->segment_bytes : segment_bytes_.load());
-  if (!pacer_.take(frames, (flags & MSG_DONTWAIT) == 0)) return Error{EAGAIN, "sendmsg: the pace"};
+  if (!pacer_.take(frames, (flags & MSG_DONTWAIT) == 0)) {
+    // Of which poll(2) tells; each call of the kernel would end with it.
+    const int pending = option_of(kernel_.fd(), SOL_SOCKET, SO_ERROR, 0);
+    return pending != 0 ? Error{pending, "sendmsg"} : Error{EAGAIN, "sendmsg: the pace"};
+  }
   ::pthread_testcancel();
   const auto error = may_send_by_ring(message, flags, kPaced) ? send_with_control(message, payload) : std::nullopt;
   auto sent = !error        ? hand_to_kernel(message, flags)

@@ -108,13 +108,15 @@ std::uint32_t UdpSocket::ready() noexcept {
   } else if (queue_.whole().has_unseen()) [[unlikely]] {
     static_cast<void>(callback_.look());
   }
-  if (!rings_.any() || kernel_.is_due()) {
+  // A sender that must wait has nothing else to report than the kernel's error.
+  const bool waits_for_pace = sender_.is_paced() && !sender_.pacer().may_send();
+  if (!rings_.any() || kernel_.is_due() || waits_for_pace) {
     const std::uint32_t kernels = kernel_.events();
     events = (events & (EPOLLIN | EPOLLRDNORM)) | kernels;
     if ((kernels & EPOLLIN) != 0) events |= EPOLLRDNORM;
     if ((kernels & EPOLLOUT) != 0) events |= EPOLLWRNORM;
   }
-  if (sender_.is_paced() && !sender_.pacer().may_send()) [[unlikely]]
+  if (waits_for_pace) [[unlikely]]
     events &= ~static_cast<std::uint32_t>(EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND);
   return events;
 }

@@ -463,6 +463,30 @@ TEST(Fork, AChildClosesAnEpollSetThatAnotherThreadWasMaking) {
   EXPECT_EQ(wait_for(peer.peer), 0);
 }
 
+/// The set was the kernel's at the fork.
+TEST(Fork, WhatAParentAddsToASetThatAChildHasShowsTheChildNothingStrange) {
+  const int set = ::epoll_create1(0);
+  Signal added;
+  const pid_t child = spawn([&] {
+    added.wait();
+    epoll_event event{};
+    expect(::epoll_wait(set, &event, 1, 50) == 0, "no event");
+  });
+  const Echo peer;
+  epoll_event event{EPOLLIN, {.u64 = 0x1234}};
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, peer.fd, &event), 0);
+  added.give();
+  EXPECT_EQ(wait_for(child), 0);
+  send_all(peer.fd, "hello");
+  event = {};
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
+  EXPECT_EQ(event.data.u64, 0x1234U);
+  EXPECT_EQ(receive(peer.fd, 5), "hello");
+  ::close(peer.fd);
+  EXPECT_EQ(wait_for(peer.peer), 0);
+  ::close(set);
+}
+
 TEST(Fork, WhatAChildAddsToASharedEpollSetShowsItsParentNothingStrange) {
   const Echo peer;
   const int set = ::epoll_create1(0);

@@ -216,6 +216,23 @@ TEST_F(Pacing, ASocketIsNotWritableBeforeASendIsRefused) {
   EXPECT_FALSE(is_writable()) << "the next one would be refused";
 }
 
+TEST_F(Pacing, AnErrorIsToldAndReturnedWhileADatagramMustWait) {
+  const Address nobody("10.9.0.2", 9);
+  ASSERT_EQ(::connect(socket_, nobody.get(), nobody.length()), 0);
+  const auto try_to_send = [&] {
+    return error_of([&] { return ::send(socket_, kDatagram.data(), kDatagram.size(), MSG_DONTWAIT); });
+  };
+  allow_only(1);
+  ASSERT_EQ(try_to_send(), 0);
+  pollfd one{socket_, POLLOUT, 0};
+  ASSERT_EQ(::poll(&one, 1, 10'000), 1);
+  EXPECT_EQ(one.revents, POLLERR);
+  EXPECT_EQ(::poll(&one, 1, 0), 1) << "also without a wait";
+  EXPECT_EQ(try_to_send(), ECONNREFUSED);
+  EXPECT_EQ(try_to_send(), EAGAIN) << "once";
+  EXPECT_EQ(::poll(&one, 1, 0), 0);
+}
+
 TEST_F(Pacing, ASocketThatMustWaitCanStillReceive) {
   allow_only(1);
   EXPECT_EQ(send_burst(), 1);
