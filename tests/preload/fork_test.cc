@@ -480,7 +480,8 @@ TEST(Fork, WhatAParentAddsToASetThatAChildHasShowsTheChildNothingStrange) {
   send_all(peer.fd, "hello");
   event = {};
   EXPECT_EQ(::epoll_wait(set, &event, 1, 10'000), 1);
-  EXPECT_EQ(event.data.u64, 0x1234U);
+  const std::uint64_t told = event.data.u64;  // it is packed
+  EXPECT_EQ(told, 0x1234U);
   EXPECT_EQ(receive(peer.fd, 5), "hello");
   ::close(peer.fd);
   EXPECT_EQ(wait_for(peer.peer), 0);

@@ -556,6 +556,7 @@ TEST(Datagrams, ThreadsMayShareASocket) {
   constexpr int kEach = 500, kThreads = 3;
   std::atomic<int> heard{0};
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < kEach; ++n) {
