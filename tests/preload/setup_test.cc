@@ -716,7 +716,13 @@ TEST(PreloadedSetup, APortThatConnectGaveIsFreeAfterwards) {
   EXPECT_EQ(errno, EADDRINUSE);
   bob = Fd();  // first: the kernel keeps the port of who closes first
   alice = Fd();
-  EXPECT_EQ(::bind(second, hers.get(), hers.length), 0) << hers.port();
+  // Soon: the last reference to the connection may be another thread's.
+  int bound = -1;
+  for (int left = 10'000; left > 0 && bound != 0; --left) {
+    bound = ::bind(second, hers.get(), hers.length);
+    if (bound != 0) ::usleep(1000);
+  }
+  EXPECT_EQ(bound, 0) << hers.port();
 }
 
 TEST(PreloadedSetup, AClosedConnectionLeavesNoDescriptorBehind) {
