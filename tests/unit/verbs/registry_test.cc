@@ -110,6 +110,7 @@ TEST_F(RegistryTest, ThreadsThatAskAtTheSameTimeGetTheSameDevice) {
   std::vector<Device*> found(4);
   {
     std::vector<std::jthread> threads;
+    threads.reserve(found.size());
     for (Device*& device : found) threads.emplace_back([&] { device = *devices.choose(kNear); });
   }
   EXPECT_THAT(found, testing::Each(found.front()));
