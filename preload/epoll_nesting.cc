@@ -148,8 +148,7 @@ Status adopt_epoll_set(int epoll_fd) {
   const Relatives relatives = relatives_of(epoll_fd);
   // A child, or who has got the set by SCM_RIGHTS, may wait on it and does not know of its adoption. Where this process
   // has no other thread that may be sleeping on it, nothing is put into the kernel's file.
-  const bool has_sleepers = !is_permitted(RareCall::newfstatat) || has_other_threads();
-  const bool is_shared = relatives.is_inherited || !has_sleepers;
+  const bool is_shared = relatives.is_inherited || (is_permitted(RareCall::newfstatat) && !has_other_threads());
   if (Status adopted = runtime::EpollSet::adopt(epoll_fd, relatives.copies, is_shared); !adopted) return adopted;
   for (const int outer : others_than(epoll_fd)) {
     const auto registration = registration_of(epoll_fd, outer);

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/base/posix_edge.h"
+#include "core/base/socket_protocol.h"
 #include "core/extra_api/user_data.h"
 #include "core/transports/kept_options.h"
 #include "core/transports/kernel_calls.h"
@@ -290,11 +291,8 @@ Wish as_kernels(const Wish& wish, std::uint64_t& kernels) {
 /// Returns whether the kernel has refused SO_VMA_USER_DATA of a TCP connection that it carries instead of a way. The
 /// program cannot know that, and nobody tells it of the connection by that number.
 bool is_user_data_of_stream(int fd, int level, int name) {
-  if (errno != ENOPROTOOPT || level != SOL_SOCKET || name != SO_VMA_USER_DATA || !have_streams_user_data())
-    return false;
-  int protocol = 0;
-  socklen_t length = sizeof protocol;
-  return real.getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP;
+  return errno == ENOPROTOOPT && level == SOL_SOCKET && name == SO_VMA_USER_DATA && have_streams_user_data() &&
+         has_protocol(fd, IPPROTO_TCP);
 }
 
 int set_foreign_option(int fd, const Wish& wish) {

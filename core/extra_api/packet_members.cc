@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/socket_protocol.h"
 #include "core/base/user_memory.h"
 #include "core/extra_api/api_call.h"
 #include "core/extra_api/api_socket.h"
@@ -112,10 +113,7 @@ Result<int> free_left(const vma_packet_t* packets, std::size_t count) {
 
 /// Returns whether the kernel carries a TCP connection instead of the library, which the program cannot know.
 bool is_stream_of_kernel(int fd) {
-  if (!library_of_extra_api().has_moving_connections()) return false;
-  int protocol = 0;
-  socklen_t length = sizeof protocol;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP;
+  return library_of_extra_api().has_moving_connections() && has_protocol(fd, IPPROTO_TCP);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class EpollSet final : public Endpoint {
   /// Threads that sleep in epoll_wait(2) on it are woken; see KernelMembers::forget_wake_up(). Errors: EBADF, EINVAL no
   /// epoll set, EMFILE, ENOMEM. Harmless when it is adopted already.
   /// @param copies     other descriptors of that set (dup(2)), which become ours with it
-  /// @param is_shared  other processes wait on it, too: it gets no member that would wake them, and threads of this
+  /// @param is_shared  other processes may wait on it: it gets no member that would wake them, and threads of this
   ///                   process that sleep on it already are not woken
   static Status adopt(int epoll_fd, std::span<const int> copies = {}, bool is_shared = false);
   ~EpollSet() override;

@@ -70,8 +70,9 @@ void KernelOrder::end_waits(Rings& rings, const Ring& next, soft::Place place) {
     if (!ring.reader.has_ended()) continue;
     const bool is_before =
         ring.source == next.source ? !soft::is_number(place) : ring.sender == next.sender && ring.serial < next.serial;
+    if (!is_before) continue;
     const auto front = ring.reader.front();
-    if (is_before && front && *front && is_behind((*front)->header.imm_data, ring.from_kernel))
+    if (front && *front && is_behind((*front)->header.imm_data, ring.from_kernel))
       advance(ring, (*front)->header.imm_data);
   }
 }

@@ -24,6 +24,7 @@
 
 #include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
+#include "tests/support/closing_children.h"
 #include "tests/support/thread_status.h"
 
 extern char** environ;
@@ -434,8 +435,7 @@ TEST(Fork, AnInheritedEpollSetWorksInTheChild) {
 
 /// The lock of a set that is made during fork(2) may be another thread's, which the child does not have.
 TEST(Fork, AChildClosesAnEpollSetThatAnotherThreadWasMaking) {
-  constexpr int kForks = 300, kFirst = 3, kLast = 30;
-  constexpr unsigned kPatience = 20;  // seconds
+  constexpr int kForks = 300;
   const Echo peer;
   std::atomic<bool> is_over{false};
   std::thread maker([&] {
@@ -447,16 +447,7 @@ TEST(Fork, AChildClosesAnEpollSetThatAnotherThreadWasMaking) {
       ::close(set);
     }
   });
-  for (int i = 0; i < kForks && !testing::Test::HasFailure(); ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(kPatience);
-      for (int fd = kFirst; fd < kLast; ++fd) ::close(fd);
-      ::_exit(0);
-    }
-    EXPECT_EQ(wait_for(child), 0) << i;
-    ::usleep(static_cast<useconds_t>(i * 13 % 2000));
-  }
+  support::let_children_close(kForks);
   is_over.store(true);
   maker.join();
   ::close(peer.fd);

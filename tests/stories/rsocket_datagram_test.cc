@@ -185,28 +185,27 @@ TEST(ConnectedDatagrams, EndWithAnAddressOfNoFamily) {
   EXPECT_EQ(alice.hear(), "hello");
 }
 
-TEST(ConnectedDatagrams, HearThatNobodyHasThePort) {
+/// Alice asks Bob, whose socket is gone.
+void ask_nobody(Post& alice) {
   Address gone;
   {
     const Post bob;
     gone = bob.name;
   }
-  Post alice;
   alice.connect(gone);
   alice.socket.say("Bob?");
+}
+
+TEST(ConnectedDatagrams, HearThatNobodyHasThePort) {
+  Post alice;
+  ask_nobody(alice);
   EXPECT_EQ(alice.hear(), "<ECONNREFUSED>");
   EXPECT_EQ(alice.hear(nullptr, MSG_DONTWAIT), "<EAGAIN>");
 }
 
 TEST(ConnectedDatagrams, PollTellsOfAnErrorThatIsNoDatagram) {
-  Address gone;
-  {
-    const Post bob;
-    gone = bob.name;
-  }
   Post alice;
-  alice.connect(gone);
-  alice.socket.say("Bob?");
+  ask_nobody(alice);
   pollfd one{alice.socket, POLLIN, 0};
   ASSERT_EQ(rpoll(&one, 1, 10'000), 1);
   EXPECT_EQ(one.revents, POLLERR);

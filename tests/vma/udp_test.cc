@@ -14,6 +14,7 @@
 #include <functional>
 #include <thread>
 
+#include "tests/support/closing_children.h"
 #include "tests/support/thread_status.h"
 #include "tests/vma/udp_fixture.h"
 
@@ -500,8 +501,7 @@ TEST_P(Udp, AForkedChildGoesOnWithItsOwnSockets) {
 
 /// The lock of a socket that is made during fork(2) may be another thread's, which the child does not have.
 TEST(UdpProcesses, AChildClosesWhatAnotherThreadWasMaking) {
-  constexpr int kForks = 150, kFirst = 3, kLast = 30;
-  constexpr unsigned kPatience = 20;  // seconds
+  constexpr int kForks = 150;
   std::atomic<bool> is_over{false};
   std::thread maker([&] {
     while (!is_over.load()) {
@@ -510,18 +510,7 @@ TEST(UdpProcesses, AChildClosesWhatAnotherThreadWasMaking) {
       EXPECT_EQ(::bind(made, here.get(), here.length()), 0);
     }
   });
-  for (int i = 0; i < kForks && !testing::Test::HasFailure(); ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(kPatience);
-      for (int fd = kFirst; fd < kLast; ++fd) ::close(fd);
-      ::_exit(0);
-    }
-    int status = -1;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0) << i;
-    ::usleep(static_cast<useconds_t>(i * 13 % 2000));
-  }
+  support::let_children_close(kForks);
   is_over.store(true);
   maker.join();
 }

@@ -8,17 +8,12 @@
 
 #include "core/base/libc_calls.h"
 #include "core/base/rare_calls.h"
+#include "core/base/socket_protocol.h"
 #include "core/device/shm/names/port_name.h"
 
 namespace ringsock::soft {
 
 namespace {
-
-bool is_udp(int fd) {
-  int protocol = 0;
-  socklen_t length = sizeof protocol;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_UDP;
-}
 
 /// Returns whether what the socket sends to its own host has that source.
 bool sends_as(int fd, const SocketAddress& source) {
@@ -38,7 +33,8 @@ Result<UniqueFd> borrow_socket(const SenderSocket& sender, const SocketAddress& 
   if (!process) return Error::last("datagrams: pidfd_open");
   UniqueFd socket(static_cast<int>(libc_calls.syscall(SYS_pidfd_getfd, process.get(), sender.descriptor, 0, 0, 0, 0)));
   if (!socket) return Error::last("datagrams: pidfd_getfd");
-  if (!is_udp(socket.get()) || !sends_as(socket.get(), source)) return Error{EPROTO, "datagrams: another socket"};
+  if (!has_protocol(socket.get(), IPPROTO_UDP) || !sends_as(socket.get(), source))
+    return Error{EPROTO, "datagrams: another socket"};
   return socket;
 }
 

@@ -168,10 +168,9 @@ bool UdQueuePair::send_by_ring(const ibv_send_wr& wr, const DatagramHeader& head
 /// proves nothing: another process may have its port a few milliseconds later, and a forked child has it at once. One
 /// that sleeps is rung anyway, and where nobody goes on with its port the bell finds that out early enough.
 bool UdQueuePair::is_there(UdRoutes::Route& route, std::uint32_t number) {
-  if (route.ring.is_armed() && route.ring.is_sole()) return true;
   constexpr std::uint64_t kPatience = 1'000'000;  // ticks(): less than half a millisecond
   const std::uint64_t since = ticks() - route.looked_at;
-  if (since < kPatience && route.ring.is_sole()) return true;
+  if (route.ring.is_sole() && (since < kPatience || route.ring.is_armed())) return true;
   route.looked_at += since;
   return !is_gone(number);
 }
