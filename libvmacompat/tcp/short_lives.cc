@@ -18,9 +18,11 @@ void Exchange::count(Direction direction, ssize_t bytes) {
   if (last != direction) {
     last_.store(direction, std::memory_order_relaxed);
     if (last != Direction::none) add(turns_, 1U);
+    since_turn_.store(0, std::memory_order_relaxed);
   }
   add(calls_, 1U);
   add(bytes_, static_cast<std::uint64_t>(bytes));
+  add(since_turn_, static_cast<std::uint64_t>(bytes));
 }
 
 bool Exchange::lasts(Nanos now) const {

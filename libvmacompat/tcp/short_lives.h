@@ -30,9 +30,11 @@ class Exchange {
   void count(Direction direction, ssize_t bytes);
   /// Returns whether the connection has proved to last.
   [[nodiscard]] bool lasts(Nanos now) const;
-  /// Returns whether the application has done nothing but receive.
+  /// Returns whether the application only takes what comes: it has never sent, or not for the last kBytes that it has
+  /// received.
   [[nodiscard]] bool only_receives() const {
-    return turns_.load(std::memory_order_relaxed) == 0 && last_.load(std::memory_order_relaxed) == Direction::received;
+    return last_.load(std::memory_order_relaxed) == Direction::received &&
+           (turns_.load(std::memory_order_relaxed) == 0 || since_turn_.load(std::memory_order_relaxed) >= kBytes);
   }
 
  private:
@@ -41,6 +43,7 @@ class Exchange {
   std::atomic<std::uint32_t> turns_{0};
   std::atomic<std::uint32_t> calls_{0};
   std::atomic<std::uint64_t> bytes_{0};
+  std::atomic<std::uint64_t> since_turn_{0};  ///< bytes
 };
 
 /// Remembers for places how connections have lived: a server's place is its own address and port, a client's that of

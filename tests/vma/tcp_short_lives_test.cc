@@ -1,6 +1,7 @@
 // Where connections have been short, they stay with the kernel until they prove to last (VMA_TCP=on).
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
 
@@ -165,6 +166,27 @@ TEST_P(TcpShortLives, AReceiverIsMovedToo) {
   EXPECT_FALSE(pair.here.is_on_ring());
   std::thread sends([&] { send_pattern(pair.there, 9, kMegabyte); });
   expect_pattern(pair.here, 9, kMegabyte);
+  sends.join();
+  EXPECT_TRUE(pair.here.is_on_ring());
+}
+
+/// As a download at a limited rate does: no call finds the queue empty.
+TEST_P(TcpShortLives, AReceiverThatNeverWaitsIsMovedToo) {
+  live_shortly(5);
+  const Pair pair = connection();
+  ASSERT_EQ(pair.here.send("question"), 8U);
+  ASSERT_EQ(pair.there.receive(8), "question");
+  std::thread sends([&] { send_pattern(pair.there, 9, kMegabyte); });
+  Pattern pattern(9);
+  char room[16384];
+  for (std::size_t done = 0; done < kMegabyte;) {
+    pollfd entry{pair.here.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&entry, 1, 10'000), 1);
+    const long got = pair.here.receive_some(room, sizeof room);
+    ASSERT_GT(got, 0);
+    ASSERT_TRUE(std::string_view(room, static_cast<std::size_t>(got)) == pattern.next(static_cast<std::size_t>(got)));
+    done += static_cast<std::size_t>(got);
+  }
   sends.join();
   EXPECT_TRUE(pair.here.is_on_ring());
 }

@@ -37,6 +37,12 @@ TEST(Exchange, KnowsWhoOnlyReceives) {
   EXPECT_TRUE(one.only_receives());
   one.count(sent, 10);
   EXPECT_FALSE(one.only_receives());
+  one.count(received, Exchange::kBytes - 1);
+  EXPECT_FALSE(one.only_receives()) << "that may have been an answer";
+  one.count(received, 1);
+  EXPECT_TRUE(one.only_receives()) << "a stream";
+  one.count(sent, 10);
+  EXPECT_FALSE(one.only_receives());
 }
 
 TEST(ShortLives, SeveralAreNeededAndLongOnesUndoThem) {
