@@ -179,7 +179,9 @@ def main():
             print(f"ok {number} - {name} # SKIP upstream's own ends failed: {why.splitlines()[0]}", flush=True)
             continue
         failed += bool(why)
-        print(f"{'not ok' if why else 'ok'} {number} - {name} ({time.monotonic() - begin:.1f} s)", flush=True)
+        # Where only the names of what failed are kept, the first and the last line tell what happened.
+        short = f": {why.splitlines()[0]}; {why.rstrip().splitlines()[-1]}" if why else ""
+        print(f"{'not ok' if why else 'ok'} {number} - {name} ({time.monotonic() - begin:.1f} s){short}", flush=True)
         if why:
             print("\n".join(f"#   {line}" for line in why.splitlines()), flush=True)
     if options.wire:
