@@ -4,7 +4,7 @@
 
 namespace ringsock::preload {
 
-GoesOn goes_on(Lookup& socket, const Error& error, int fd) {
+GoesOn find_how_it_goes_on(Lookup& socket, const Error& error, int fd) {
   if (runtime::FdTable::is_being_closed(*socket)) [[unlikely]] {
     socket.leave();
     return fd_table().wait_for_close(fd) ? GoesOn::anew : GoesOn::nowhere;

@@ -56,6 +56,7 @@ struct DueCalls {
   std::size_t count;
   bool has_deadline;      ///< the call that they end waits until `deadline`
   bool is_resumed;        ///< the call is made again, and waits until `deadline`
+  bool has_left;          ///< a function that has just run has left something for the call
   std::int64_t deadline;  ///< CLOCK_MONOTONIC, ns
 };
 

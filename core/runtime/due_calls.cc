@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "core/runtime/endpoint.h"
 #include "core/runtime/library_call.h"
@@ -39,11 +40,16 @@ bool note_due(DueCall& call) {
   return true;
 }
 
-void run_due_calls() {
+bool run_due_calls() {
   const int saved_errno = errno;
   const TakenOver due;
-  for (DueCall* const one : due.all()) one->run();
+  bool has_left = false;
+  for (DueCall* const one : due.all()) {
+    one->run();
+    has_left |= std::exchange(this_thread.due.has_left, false);
+  }
   errno = saved_errno;
+  return has_left;
 }
 
 }  // namespace ringsock::runtime

@@ -16,7 +16,8 @@ class Endpoint;
 /// A part of an endpoint that calls functions of the application. These may use any socket, close their own, throw, or
 /// leave by longjmp(3), so nothing of the library may be on the stack: they run as handlers of signals do that have
 /// waited for the end of a call (core/runtime/library_call.h). A call that finds such functions due and nothing to
-/// return fails with EINTR or ERESTART, and is made again after them.
+/// return fails with EINTR or ERESTART, and is made again after them, or with EAGAIN, and is made again if they leave
+/// something.
 class DueCall {
  public:
   /// Called by the thread that has found it due. Locks: none. May throw.
@@ -39,6 +40,8 @@ inline bool has_due_calls() { return this_thread.due.count != 0; }
 /// Returns whether a call that does not wait should go on after these functions. It does so once: otherwise it would
 /// never end while there is always something for them.
 inline bool goes_on_after_due_calls() { return has_due_calls() && !this_thread.due.is_resumed; }
+/// Called last by run(): the functions have left something, so a call that has failed with EAGAIN is made again, once.
+inline void note_left_for_call() { this_thread.due.has_left = true; }
 /// The answer of a wait that has found nothing else.
 inline constexpr Error kForDueCalls{EINTR, "wait: functions of the application are due"};
 /// The call that ends for them waits until `deadline`.
@@ -47,8 +50,8 @@ inline void keep_deadline(Nanos deadline) {
   this_thread.due.deadline = deadline.count();
 }
 
-/// Runs all that are due. errno is kept.
-void run_due_calls();
+/// Runs all that are due. Returns whether they have left something. errno is kept.
+bool run_due_calls();
 
 }  // namespace runtime
 }  // namespace ringsock

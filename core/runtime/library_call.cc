@@ -97,6 +97,7 @@ bool run_what_is_due(bool has_failed) {
   if (is_inside_library()) return false;
   HandlersWait& wait = this_thread.handlers;
   DueCalls& due = this_thread.due;
+  const bool was_resumed = due.is_resumed;
   wait.is_due = due.is_resumed = false;
   const bool has_early_end = has_failed && due.count != 0 && (errno == EINTR || errno == ERESTART);
   const bool has_deadline = std::exchange(due.has_deadline, false);
@@ -104,8 +105,8 @@ bool run_what_is_due(bool has_failed) {
   const bool has_signals = wait.is_signal_due;
   bool is_repeated = has_signals && let_signals_through(has_failed);
   if (due.count != 0) {
-    run_due_calls();
-    is_repeated = is_repeated || (has_early_end && !has_signals);
+    const bool is_awaited = run_due_calls() && has_failed && errno == EAGAIN && !was_resumed;
+    is_repeated = is_repeated || ((has_early_end || is_awaited) && !has_signals);
   }
   if (is_repeated) {
     errno = 0;                            // programs look at it after calls that have succeeded

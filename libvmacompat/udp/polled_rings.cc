@@ -21,7 +21,9 @@ void PolledRings::drain() noexcept {
 }
 
 void PolledRings::catch_up(ethernet::WaitingCall* waiting, const ReceiveQueue& queue) noexcept {
-  const auto is_done = [&] { return queue.has_arrivals() || (waiting != nullptr && waiting->is_served); };
+  const auto is_done = [&] {
+    return queue.has_arrivals() || queue.whole().has_unseen() || (waiting != nullptr && waiting->is_served);
+  };
   for_each([&](ethernet::Ring& ring) {
     for (unsigned left = ring.most_batches(); left > 0 && !is_done(); --left) {
       if (ring.poll_in_turn(waiting) == ethernet::Ring::Look::nothing) return;

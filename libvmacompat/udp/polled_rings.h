@@ -60,8 +60,8 @@ class PolledRings {
   [[nodiscard]] bool are_drained() const { return drain_interval_ != Nanos::zero(); }
   /// Called while datagrams wait: polls the rings, so that the device has room for more, when the interval is over.
   void drain() noexcept;
-  /// Polls on until the queue has an arrival, the call is served, or the rings are empty: a datagram for this socket
-  /// may be behind datagrams for others, or another thread may be handling it.
+  /// Polls on until the queue has an arrival or something for the callback, the call is served, or the rings are empty:
+  /// a datagram for this socket may be behind datagrams for others, or another thread may be handling it.
   void catch_up(ethernet::WaitingCall* waiting, const ReceiveQueue& queue) noexcept;
 
   /// Returns false when the socket has too many rings. setup lock held.

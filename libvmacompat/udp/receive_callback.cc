@@ -56,7 +56,7 @@ bool ReceiveCallback::note() noexcept { return runner_.may_run() && runtime::not
 
 bool ReceiveCallback::note_for_receive(int flags) noexcept {
   const bool may_wait = !endpoint_.is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
-  return note() && (may_wait || runtime::goes_on_after_due_calls());
+  return note() && may_wait;
 }
 
 void ReceiveCallback::run() {
@@ -69,7 +69,9 @@ void ReceiveCallback::run() {
       if (endpoint_.is_closed()) return end();
     }
   }
-  if (queue_.has_arrivals()) endpoint_.notify_watchers(EPOLLIN);
+  if (!queue_.has_arrivals()) return;
+  endpoint_.notify_watchers(EPOLLIN);
+  runtime::note_left_for_call();
 }
 
 /// Calls the function. A datagram is dropped when it throws.

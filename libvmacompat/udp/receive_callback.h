@@ -33,7 +33,8 @@ class ReceiveCallback final : public DueCall {
   void set(vma_recv_callback_t function, void* context);
   /// Has the function run where the calling thread's call ends, if there are datagrams for it. Returns whether it will.
   [[nodiscard]] bool look() noexcept { return queue_.whole().has_unseen() && note(); }
-  /// The same for a receive with these flags. Returns whether it has to be made again after the function.
+  /// The same for a receive with these flags. Returns whether it has to be made again after the function in any case:
+  /// one that does not wait is made again if the function leaves a datagram.
   [[nodiscard]] bool comes_first(int flags) noexcept { return queue_.whole().has_unseen() && note_for_receive(flags); }
   /// The number under which the socket lends packets.
   std::uint32_t lender() noexcept { return lender_.number(); }
