@@ -394,6 +394,19 @@ TEST(SoftId, ADisconnectIsHeardOnBothSidesOnce) {
   client.close();
 }
 
+/// The peer's thread lost the CPU between its last packet and the end of its link.
+TEST(SoftId, ADisconnectEndsTheQueuePairAlthoughTheLinkIsStillOpen) {
+  SoftHost host;
+  auto listener = host.listener();
+  auto [client, server] = connect(host, *listener);
+  const auto packet = soft::LinkPacket::disconnect;
+  ASSERT_EQ(::send(client.id->event_fd(), &packet, sizeof packet, 0), 1);
+  EXPECT_EQ(next(*server.id).type, CmEventType::disconnected);
+  EXPECT_EQ(host.state(*server.qp.qp), IBV_QPS_ERR);
+  server.close();
+  client.close();
+}
+
 TEST(SoftId, AnIdThatIsDestroyedDisconnectsItsPeer) {
   SoftHost host;
   auto listener = host.listener();

@@ -32,6 +32,11 @@ void IdLink::drop(MappedSegment* unused) {
   link_.reset();
 }
 
+void IdLink::tell_queue_pair() {
+  if (channel_wakes_us_) return;
+  if (const auto link = dropped_.lock()) link->drain();
+}
+
 void IdLink::leave_to_channel_of(const ibv_qp& queue_pair) {
   const auto has_channel = [](const ibv_cq* cq) { return cq != nullptr && cq->channel != nullptr; };
   channel_wakes_us_ = has_channel(queue_pair.recv_cq) || has_channel(queue_pair.send_cq);

@@ -30,6 +30,9 @@ class IdLink {
   /// Leaves the link to the queue pair, if that uses it, and shuts it down then.
   /// @param unused  the segment of a peer that was not accepted yet, null: none
   void drop(MappedSegment* unused);
+  /// Has the queue pair, after drop(), learn of the end at once: the id reads the link no more, and an edge-triggered
+  /// waiter may have taken the last event of the descriptor. A channel's owner drains by itself.
+  void tell_queue_pair();
 
   explicit operator bool() const { return link_ != nullptr; }
   Link* operator->() const { return link_.get(); }

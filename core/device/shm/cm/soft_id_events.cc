@@ -144,6 +144,7 @@ void SoftId::look_at_packets() {
 void SoftId::on_peer_gone() {
   const bool was_established = state_ == State::established;
   link_.drop(peer_segment_.mapping().get());
+  link_.tell_queue_pair();
   state_ = State::closed;
   if (was_established) return due_.add(CmEventType::disconnected);
   due_.add(CmEventType::connect_error, ECONNRESET);
