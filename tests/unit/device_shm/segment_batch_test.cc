@@ -107,8 +107,25 @@ TEST_F(SegmentBatchStory, PagesGoWhenTheSecondEndGivesThePartUp) {
   EXPECT_GT(pages(*stays.made.memfd), static_cast<blkcnt_t>(kBytes / kPageBytes)) << "the other end may read it";
   ends.given.reset();
   EXPECT_EQ(pages(*stays.made.memfd), 1);
-  EXPECT_FALSE(is_mapped(there));
+  EXPECT_TRUE(is_mapped(there)) << "its neighbour has a connection";
   EXPECT_EQ(stays.given->base()[0], std::byte{1});
+}
+
+TEST_F(SegmentBatchStory, PartsAreUnmappedTogetherOnceAllAreGivenUp) {
+  std::vector<Shared> all;
+  for (std::uint32_t i = 0; i < kMostParts; ++i) all.push_back(share());
+  const std::byte* const ours = all.front().made.mapping->base();
+  const std::byte* const theirs = all.front().given->base();
+  own_ = {};
+  given_ = {};
+  for (Shared last = std::move(all.back()); !all.empty(); all.pop_back()) {
+    EXPECT_TRUE(is_mapped(ours));
+    EXPECT_TRUE(is_mapped(theirs));
+  }
+  for (std::uint32_t i = 0; i < kMostParts; ++i) {
+    EXPECT_FALSE(is_mapped(ours + i * kBytes));
+    EXPECT_FALSE(is_mapped(theirs + i * kBytes));
+  }
 }
 
 TEST_F(SegmentBatchStory, PagesStayWhereAForkedProcessMayHaveThem) {

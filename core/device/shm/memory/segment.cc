@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "core/base/file_limit.h"
 #include "core/base/process_state.h"
@@ -102,12 +103,15 @@ Result<std::shared_ptr<MappedSegment>> map_whole(int fd, std::uint64_t bytes) {
 
 MappedSegment::~MappedSegment() {
   if (bytes_ == 0) return;
-  if (is_part_) leave_part();
-  ::munmap(base_, bytes_);
+  if (whole_) {
+    leave_part();
+  } else {
+    ::munmap(base_, bytes_);
+  }
 }
 
-void MappedSegment::become_part() {
-  is_part_ = true;
+void MappedSegment::become_part(std::shared_ptr<const void> whole) {
+  whole_ = std::move(whole);
   forks_ = process_state<MemoryFiles>().forks.load(std::memory_order_relaxed);
 }
 

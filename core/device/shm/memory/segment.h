@@ -186,7 +186,8 @@ class MappedSegment {
   void tell_first_inbox(const InboxLayout& layout);
   /// The segment is one of several in a memfd. So its pages go to the kernel when the second of the two ends gives it
   /// up, and not with the memfd. A process that has forked meanwhile leaves that: a child may still use the segment.
-  void become_part();
+  /// @param whole  unmaps it, with its neighbours
+  void become_part(std::shared_ptr<const void> whole);
   /// Called before each fork(2).
   static void note_fork();
   /// Leaves the mapping to the caller. The object must not be used any more.
@@ -230,8 +231,8 @@ class MappedSegment {
   std::size_t bytes_;
   std::size_t first_lines_ = 0;  ///< offset of the first inbox's lines
   std::atomic<bool> has_no_peer_{false};
-  bool is_part_ = false;
-  unsigned forks_ = 0;  ///< note_fork() was called so often when it became a part
+  std::shared_ptr<const void> whole_;  ///< of which it is a part; null: it is none
+  unsigned forks_ = 0;                 ///< note_fork() was called so often when it became a part
   bool is_lent_ = false;
   bool has_told_ = false;
   bool is_read_ = false;

@@ -9,29 +9,58 @@
 
 namespace ringsock::soft {
 
+namespace {
+/// Returns a bit for each part.
+constexpr std::uint32_t all_of(std::uint32_t parts) {
+  return static_cast<std::uint32_t>((std::uint64_t{1} << parts) - 1);
+}
+}  // namespace
+
+/// The mapping, which the segments of its parts share.
+class MappedParts::Whole {
+ public:
+  Whole(std::byte* base, std::size_t part_bytes, std::uint32_t parts)
+      : base_(base), part_bytes_(part_bytes), mapped_(all_of(parts)) {}
+  Whole(const Whole&) = delete;
+  Whole& operator=(const Whole&) = delete;
+  ~Whole() { unmap(mapped_); }
+
+  [[nodiscard]] std::byte* part(std::uint32_t number) const { return base_ + number * part_bytes_; }
+  /// Unmaps parts, neighbours together.
+  void unmap(std::uint32_t parts) {
+    mapped_ &= ~parts;
+    while (parts != 0) {
+      const int first = std::countr_zero(parts);
+      const int count = std::countr_one(parts >> first);
+      ::munmap(part(static_cast<std::uint32_t>(first)), static_cast<std::size_t>(count) * part_bytes_);
+      parts &= ~(all_of(static_cast<std::uint32_t>(count)) << first);
+    }
+  }
+
+ private:
+  std::byte* const base_;
+  const std::size_t part_bytes_;
+  std::uint32_t mapped_;
+};
+
 MappedParts::MappedParts(MappedSegment& whole, std::uint32_t parts)
-    : part_bytes_(whole.bytes() / parts),
+    : whole_(std::make_shared<Whole>(whole.base(), whole.bytes() / parts, parts)),
+      part_bytes_(whole.bytes() / parts),
       parts_(parts),
-      left_(static_cast<std::uint32_t>((std::uint64_t{1} << parts) - 1)) {
-  base_ = whole.release();
+      left_(all_of(parts)) {
+  [[maybe_unused]] const std::byte* const base = whole.release();
 }
 
 MappedParts& MappedParts::operator=(MappedParts&& other) noexcept {
-  std::swap(base_, other.base_);
+  std::swap(whole_, other.whole_);
   std::swap(part_bytes_, other.part_bytes_);
   std::swap(parts_, other.parts_);
   std::swap(left_, other.left_);
   return *this;
 }
 
-/// Unmaps neighbours together.
 MappedParts::~MappedParts() {
-  while (left_ != 0) {
-    const int first = std::countr_zero(left_);
-    const int count = std::countr_one(left_ >> first);
-    ::munmap(base_ + static_cast<std::size_t>(first) * part_bytes_, static_cast<std::size_t>(count) * part_bytes_);
-    left_ &= ~static_cast<std::uint32_t>(((std::uint64_t{1} << count) - 1) << first);
-  }
+  if (left_ != 0) whole_->unmap(left_);
 }
 
 std::uint32_t MappedParts::next() const {
@@ -42,9 +71,9 @@ std::shared_ptr<MappedSegment> MappedParts::take(std::uint32_t part) {
   const std::uint32_t bit = part < parts_ ? std::uint32_t{1} << part : 0;
   if ((left_ & bit) == 0) return nullptr;
   // Made first, because that may fail.
-  auto out = std::make_shared<MappedSegment>(base_ + part * part_bytes_, part_bytes_);
+  auto out = std::make_shared<MappedSegment>(whole_->part(part), part_bytes_);
   left_ &= ~bit;
-  out->become_part();
+  out->become_part(whole_);
   return out;
 }
 

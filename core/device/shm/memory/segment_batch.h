@@ -15,8 +15,9 @@
 namespace ringsock::soft {
 
 /// Nearly all of a segment's cost is that of its memfd, the seals and the mappings. So a process that has no segment to
-/// use again makes a memfd with room for several. Each part is a segment of its own: it serves one connection, is
-/// unmapped with it, and its pages go to the kernel once both ends have given it up (MappedSegment::become_part()).
+/// use again makes a memfd with room for several. Each part is a segment of its own: it serves one connection, and its
+/// pages go to the kernel once both ends have given it up (MappedSegment::become_part()). It stays mapped until its
+/// neighbours are given up, too: to unmap each alone costs ten times as much as all else at the end of a connection.
 ///
 /// Only processes of one user share a memfd, and the peer gets it only by opening it (open_memory.h), which the kernel
 /// permits to those that may read all memory of the maker. Both ends drop the parts that no connection has had when
@@ -43,7 +44,8 @@ class MappedParts {
   [[nodiscard]] std::uint32_t next() const;
 
  private:
-  std::byte* base_ = nullptr;
+  class Whole;
+  std::shared_ptr<Whole> whole_;
   std::size_t part_bytes_ = 0;
   std::uint32_t parts_ = 0;
   std::uint32_t left_ = 0;  ///< a bit for each part
