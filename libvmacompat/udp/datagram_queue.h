@@ -74,7 +74,6 @@ class ReceiveQueue final : public ethernet::PacketSink {
   void note_sleep() { has_slept_.store(true, std::memory_order_relaxed); }
   /// Those who get datagrams in their buffers.
   WholeDatagrams& whole() { return whole_; }
-  [[nodiscard]] const WholeDatagrams& whole() const { return whole_; }
   /// Corrects SO_RXQ_OVFL in what the kernel's socket has received, if it is wanted.
   void correct_drops(msghdr& message, std::size_t room, int flags) const;
 

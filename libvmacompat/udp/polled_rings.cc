@@ -20,7 +20,7 @@ void PolledRings::drain() noexcept {
   poll(nullptr);
 }
 
-void PolledRings::catch_up(ethernet::WaitingCall* waiting, const ReceiveQueue& queue) noexcept {
+void PolledRings::catch_up(ethernet::WaitingCall* waiting, ReceiveQueue& queue) noexcept {
   const auto is_done = [&] {
     return queue.has_arrivals() || queue.whole().has_unseen() || (waiting != nullptr && waiting->is_served);
   };

@@ -62,7 +62,7 @@ class PolledRings {
   void drain() noexcept;
   /// Polls on until the queue has an arrival or something for the callback, the call is served, or the rings are empty:
   /// a datagram for this socket may be behind datagrams for others, or another thread may be handling it.
-  void catch_up(ethernet::WaitingCall* waiting, const ReceiveQueue& queue) noexcept;
+  void catch_up(ethernet::WaitingCall* waiting, ReceiveQueue& queue) noexcept;
 
   /// Returns false when the socket has too many rings. setup lock held.
   bool add(const std::shared_ptr<ethernet::Ring>& ring);
