@@ -1,6 +1,7 @@
 // AIO and io_uring: the kernel works on the descriptors that a request names, without libc's functions, and the
 // descriptor of a ring connection is its doorbell. So the sockets that a request names become kernel sockets before the
 // kernel sees the request. Files, and sockets that no request names, are left alone.
+#include <aio.h>
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
@@ -23,6 +24,25 @@ namespace ringsock::preload {
 
 namespace {
 
+/// A request that waits for an epoll set in the kernel sees events of kernel sockets only.
+void leave_members_to_kernel() {
+  leave_to_kernel("an epoll set in an asynchronous request");
+  transports::give_everything_to_kernel();
+}
+
+void make_kernel_socket(const runtime::Ref& endpoint) {
+  auto* const chosen = endpoint->as_chosen_socket();
+  if (chosen != nullptr) {
+    chosen->give_up_way();
+    if (chosen->is_connecting_by_way()) hand_overs().become_kernels(endpoint);
+  } else {
+    endpoint->passed_on();  // datagrams that came by rings are in the kernel's socket from now on
+  }
+  if (endpoint->become_kernels() || !hand_overs().is_connection(*endpoint)) return;
+  if (const auto done = hand_overs().hand_over_for_good(std::span(&endpoint, 1)); !done)
+    log_warn("a connection cannot become the kernel's for an asynchronous request: %s", done.error().where);
+}
+
 void make_kernel_socket(int fd) noexcept {
   if (fd < 0 || !fd_table().holds(fd)) [[likely]]
     return;
@@ -30,20 +50,28 @@ void make_kernel_socket(int fd) noexcept {
   const int saved_errno = errno;
   try {
     const runtime::Ref endpoint = fd_table().get(fd);
-    if (auto* const chosen = endpoint ? endpoint->as_chosen_socket() : nullptr) chosen->give_up_way();
-    const bool is_ours = endpoint && !endpoint->become_kernels();
-    if (is_ours && hand_overs().is_connection(*endpoint)) {
-      if (const auto done = hand_overs().hand_over_for_good(std::span(&endpoint, 1)); !done)
-        log_warn("descriptor %d cannot become the kernel's for an asynchronous request: %s", fd, done.error().where);
-    } else if (is_ours && fd_table().holds(fd)) {
-      // An epoll set. A request that waits for it in the kernel sees events of kernel sockets only.
-      leave_to_kernel("an epoll set in an asynchronous request");
-      transports::give_everything_to_kernel();
-    }
+    if (endpoint) endpoint->as_epoll_set() != nullptr ? leave_members_to_kernel() : make_kernel_socket(endpoint);
   } catch (const std::bad_alloc&) {
     log_warn("descriptor %d: no memory to make it the kernel's for an asynchronous request", fd);
   }
   errno = saved_errno;
+}
+
+// -- AIO of libc ------------------------------------------------------------------------------------
+
+/// Helper threads inside libc carry the requests out. A request that cannot be read is libc's matter.
+template <class Request>
+void look_at_request(const Request* request) {
+  if (are_readable(request)) make_kernel_socket(request->aio_fildes);
+}
+
+/// libc skips null entries and those with LIO_NOP.
+template <class Request>
+void look_at_list(const Request* const* requests, int count) {
+  for (int i = 0; i < count && are_readable(&requests[i]); ++i) {
+    if (are_readable(requests[i]) && requests[i]->aio_lio_opcode != LIO_NOP)
+      make_kernel_socket(requests[i]->aio_fildes);
+  }
 }
 
 // -- io_uring by liburing --------------------------------------------------------------------------
@@ -147,6 +175,31 @@ void look_at_aio(long count, const iocb* const* requests) noexcept {
 using namespace ringsock::preload;
 
 // -- AIO -------------------------------------------------------------------------------------------
+
+RS_INTERCEPT int aio_read(aiocb* request) {
+  look_at_request(request);
+  return real.aio_read(request);
+}
+RS_INTERCEPT int aio_read64(aiocb64* request) {
+  look_at_request(request);
+  return real.aio_read64(request);
+}
+RS_INTERCEPT int aio_write(aiocb* request) {
+  look_at_request(request);
+  return real.aio_write(request);
+}
+RS_INTERCEPT int aio_write64(aiocb64* request) {
+  look_at_request(request);
+  return real.aio_write64(request);
+}
+RS_INTERCEPT int lio_listio(int mode, aiocb* const* requests, int count, sigevent* told) {
+  look_at_list(requests, count);
+  return real.lio_listio(mode, requests, count, told);
+}
+RS_INTERCEPT int lio_listio64(int mode, aiocb64* const* requests, int count, sigevent* told) {
+  look_at_list(requests, count);
+  return real.lio_listio64(mode, requests, count, told);
+}
 
 RS_INTERCEPT int io_submit(void* context, long count, iocb** requests) {
   look_at_aio(count, requests);

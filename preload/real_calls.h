@@ -1,6 +1,7 @@
 // libc's own functions, whose names this library defines.
 #pragma once
 
+#include <aio.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/rare_calls.h"
 #include "core/poll/epoll_file.h"
 
 namespace ringsock::runtime {
@@ -30,6 +31,9 @@ std::optional<bool> know_doorbell(Known& doorbells, int fd, Endpoint& endpoint, 
 Doorbells::Doorbells(UniqueFd file, UniqueFd bell) : file_(std::move(file)), bell_(std::move(bell)) {}
 
 Result<Doorbells> Doorbells::make() {
+  // A child may have a set that was made before a filter which forbids making one.
+  for (const RareCall call : {RareCall::epoll_create1, RareCall::eventfd2, RareCall::epoll_ctl})
+    if (is_known_forbidden(call)) return Error{EPERM, "epoll_create: seccomp"};
   UniqueFd file = out_of_the_way(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   UniqueFd bell = out_of_the_way(UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)));
   if (!file || !bell) return Error::last("epoll_create");

@@ -1,7 +1,6 @@
 #include "core/statistics/statistics.h"
 #include "core/base/log.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -350,8 +349,7 @@ void ProcessStatistics::leave_parents_page(PageHeader& header) {
   fill_header(*fresh);
   for (std::uint32_t i = 0; i < header_used_; ++i)
     copy_identity(slots_of(*fresh)[i].identity, slots_of(header)[i].identity);
-  if (::mremap(fresh, kStatisticsBytes, kStatisticsBytes, MREMAP_MAYMOVE | MREMAP_FIXED, &header) == MAP_FAILED)
-    ::munmap(fresh, kStatisticsBytes);
+  replace_statistics(&header, kStatisticsBytes, fresh, bytes_with(header_used_));
 }
 
 void ProcessStatistics::remove_file() noexcept {

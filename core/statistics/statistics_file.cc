@@ -12,9 +12,11 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "core/base/file_limit.h"
+#include "core/base/rare_calls.h"
 #include "core/base/text_lines.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -118,6 +120,15 @@ bool show_statistics(void* memory, std::size_t bytes, std::size_t used, std::siz
   return ::fallocate(file, 0, 0, static_cast<off_t>(ready)) == 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0 &&
          write_all(file, memory, used) &&
          ::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+}
+
+void replace_statistics(void* memory, std::size_t bytes, void* fresh, std::size_t used) {
+  if (!is_known_forbidden(RareCall::mremap) &&
+      ::mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory) != MAP_FAILED)
+    return;
+  constexpr int kInPlace = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (::mmap(memory, bytes, PROT_READ | PROT_WRITE, kInPlace, -1, 0) != MAP_FAILED) std::memcpy(memory, fresh, used);
+  ::munmap(fresh, bytes);
 }
 
 bool reserve_statistics(void* memory, std::size_t begin, std::size_t end) {

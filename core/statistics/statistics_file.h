@@ -49,6 +49,9 @@ Result<StatisticsFile> create_statistics_file(std::size_t bytes, std::string_vie
 void* map_private_statistics(std::size_t bytes);
 /// Maps the file in place of private memory, with the contents of the first `used` bytes and room for `ready` bytes.
 bool show_statistics(void* memory, std::size_t bytes, std::size_t used, std::size_t ready, int file);
+/// Puts private memory, which starts with `used` bytes that are not zero, in place of `memory`, which other processes
+/// have, too. Called in a child of fork(2), which has one thread. Makes no call that a filter is known to forbid.
+void replace_statistics(void* memory, std::size_t bytes, void* fresh, std::size_t used);
 /// Reserves room in the file for bytes [begin, end) of published memory. Returns false where touching a page would
 /// cause SIGBUS because the file system is full.
 bool reserve_statistics(void* memory, std::size_t begin, std::size_t end);

@@ -1,7 +1,6 @@
 #include "libvmacompat/statistics/vma_statistics.h"
 
 #include <sys/inotify.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -382,8 +381,7 @@ void VmaStatistics::after_fork_in_child() {
         iomux_of(fresh)[i].epoll_fd = iomux_of(header_)[i].epoll_fd;
         iomux_of(fresh)[i].used.store(iomux_of(header_)[i].used.load());
       }
-      if (::mremap(fresh, bytes(), bytes(), MREMAP_MAYMOVE | MREMAP_FIXED, header_) == MAP_FAILED)
-        ::munmap(fresh, bytes());
+      replace_statistics(header_, bytes(), fresh, used_bytes());
     }
   }
 }

@@ -1,5 +1,6 @@
 // What goes past libc: io_uring, AIO, syscall(2). Sockets that the kernel is to work on are the kernel's. Each case in
 // a process of its own.
+#include <aio.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -167,6 +168,101 @@ TEST(Bypass, AConnectionInAnAioRequestIsTheKernelsFromThen) {
     Aio().submit(request);
     call.check_client_is_kernels();
     require(is_on_ring(call.server), "the other end is in no request");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+/// A request of libc's AIO, whose helper threads carry it out.
+struct LibcRequest {
+  LibcRequest(int fd, int operation, char* bytes, std::size_t length) {
+    block.aio_fildes = fd;
+    block.aio_lio_opcode = operation;
+    block.aio_buf = bytes;
+    block.aio_nbytes = length;
+  }
+  ssize_t result() {
+    const aiocb* const one = &block;
+    while (::aio_error(&block) == EINPROGRESS) ::aio_suspend(&one, 1, nullptr);
+    return ::aio_return(&block);
+  }
+  aiocb block{};
+};
+
+TEST(Bypass, AConnectionThatAioWriteNamesIsTheKernelsFromThen) {
+  const pid_t child = spawn([] {
+    const Called call;
+    char text[] = "by AIO";
+    LibcRequest request(call.client, LIO_NOP, text, 6);
+    require(::aio_write(&request.block) == 0 && request.result() == 6, "aio_write");
+    require(!is_on_ring(call.client), "the kernel's, so that libc's threads write to the connection");
+    require(receive(call.server, 6) == "by AIO", "what was written");
+    call.check_client_is_kernels();
+    require(is_on_ring(call.server), "the other end is in no request");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST(Bypass, AioReadGetsWhatCameBeforeAndWaitsForMore) {
+  const pid_t child = spawn([] {
+    const Called call;
+    char text[32] = {};
+    LibcRequest before(call.client, LIO_NOP, text, 13);
+    require(::aio_read(&before.block) == 0 && before.result() == 13, "aio_read");
+    require(std::string(text) == "from before, ", "what came before");
+    LibcRequest after(call.client, LIO_NOP, text, 5);
+    require(::aio_read(&after.block) == 0, "aio_read, nothing there");
+    send_all(call.server, "later");
+    require(after.result() == 5 && std::string(text, 5) == "later", "what came afterwards");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST(Bypass, ListsOfAioMoveTheConnectionsThatTheirRequestsName) {
+  const pid_t child = spawn([] {
+    const Called call;
+    const Called other;
+    char text[] = "by a list", room[13] = {};
+    LibcRequest writes(call.client, LIO_WRITE, text, 9);
+    LibcRequest reads(call.client, LIO_READ, room, sizeof room);
+    LibcRequest nothing(other.client, LIO_NOP, text, 9);
+    aiocb* const list[] = {nullptr, &nothing.block, &reads.block, &writes.block};
+    require(::lio_listio(LIO_WAIT, list, 4, nullptr) == 0, "lio_listio");
+    require(!is_on_ring(call.client), "the kernel's");
+    require(is_on_ring(other.client), "named for nothing");
+    require(writes.result() == 9 && reads.result() == 13, "both requests");
+    require(std::string(room, 13) == "from before, ", "what was read");
+    require(receive(call.server, 9) == "by a list", "what was written");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST(Bypass, AioOfFilesCostsNoRing) {
+  const pid_t child = spawn([] {
+    const Called call;
+    const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    char start[4] = {};
+    LibcRequest request(file, LIO_READ, start, sizeof start);
+    require(::aio_read(&request.block) == 0 && request.result() == 4 && start[1] == 'E', "the file's bytes");
+    aiocb* const list[] = {&request.block};
+    require(::lio_listio(17, list, 1, nullptr) == -1 && errno == EINVAL, "no such mode");
+    require(is_on_ring(call.client) && is_on_ring(call.server), "still by ring");
+    require(is_on_ring(connect_to(call.listener.port)), "and the next one");
+  });
+  EXPECT_EQ(wait_for(child), 0);
+}
+
+TEST(Bypass, AConnectThatIsUnderWayGoesOnByTheKernelForAio) {
+  const pid_t child = spawn([] {
+    const Listener listener = listen_anywhere();
+    const int client = start_connecting(listener.port);
+    char text[] = "hello";
+    LibcRequest request(client, LIO_NOP, text, 5);
+    require(::aio_write(&request.block) == 0, "aio_write");
+    const int server = ::accept(listener.fd, nullptr, nullptr);
+    const ssize_t written = request.result();
+    require(!is_on_ring(client), "the kernel's");
+    if (written < 0) send_all(client, text);
+    require(receive(server, 5) == "hello", "what was written");
   });
   EXPECT_EQ(wait_for(child), 0);
 }

@@ -72,7 +72,7 @@ LEFT_TO_LIBC = (
         "readahead sync_file_range fsync fdatasync syncfs mmap mmap64 copy_file_range getdents64 getdirentries "
         "getdirentries64 lockf lockf64 flock",
     ),
-    ("libc's AIO reads and writes at an offset, which sockets do not have", "aio_cancel aio_cancel64"),
+    ("of libc's AIO, whose requests name kernel sockets only", "aio_cancel aio_cancel64"),
     (
         "of a socket's inode: the kernel's answer or error is right",
         "fchmod fchown futimens futimes fstatfs fstatfs64 "

@@ -5,8 +5,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -347,6 +349,91 @@ TEST(ProcessThatClosesAll, ConnectsAnew) {
     });
     ::close(listener.fd);
   }
+}
+
+// -- children of a process that has allowed itself few calls
+
+/// What libc needs for fork(2), memory and the end, and what the stories do.
+bool allow_few_calls() {
+  return testing::allow_only({SYS_read,           SYS_write,        SYS_close,      SYS_sendto,          SYS_recvfrom,
+                              SYS_clone,          SYS_wait4,        SYS_exit_group, SYS_set_robust_list, SYS_rseq,
+                              SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_getpid,     SYS_gettid,          SYS_futex,
+                              SYS_getrandom,      SYS_brk,          SYS_mmap,       SYS_munmap,          SYS_mprotect,
+                              SYS_newfstatat,     SYS_fstat,        SYS_lseek});
+}
+
+/// Makes a child under the filter, which does `act`, writes to a pipe and ends.
+void fork_under_filter(const std::function<void()>& act = [] {}) {
+  int ends[2];
+  expect(::pipe(ends) == 0 && allow_few_calls(), "the filter");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    act();
+    ::_exit(::write(ends[1], "done", 4) == 4 ? 0 : 1);
+  }
+  expect(wait_for(child) == 0, "the child's end");
+  char said[4];
+  expect(::read(ends[0], said, sizeof said) == 4, "what the child has written");
+}
+
+/// Each story runs in a process of its own.
+class FewCalls : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (support::kHasAddressSanitizer || support::kHasThreadSanitizer)
+      GTEST_SKIP() << "a sanitizer's runtime makes system calls of its own";
+  }
+  static void run(const std::function<void()>& story) { EXPECT_EQ(wait_for(spawn_briefly(story)), 0); }
+};
+
+TEST_F(FewCalls, AChildThatLeavesAnUndecidedSocketAloneLives) {
+  run([] {
+    expect(::socket(AF_INET, SOCK_STREAM, 0) >= 0, "socket");
+    fork_under_filter();
+  });
+}
+
+TEST_F(FewCalls, AChildThatLeavesAListenerAloneLives) {
+  run([] {
+    listen_anywhere();
+    fork_under_filter();
+  });
+}
+
+TEST_F(FewCalls, AChildThatLeavesAnEpollSetAloneLives) {
+  run([] {
+    const Listener listener = listen_anywhere();
+    epoll_event event{EPOLLIN, {}};
+    expect(::epoll_ctl(::epoll_create1(0), EPOLL_CTL_ADD, listener.fd, &event) == 0, "epoll_ctl");
+    fork_under_filter();
+  });
+}
+
+TEST_F(FewCalls, AChildOfAChildLives) {
+  run([] {
+    listen_anywhere();
+    fork_under_filter([] {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(3);
+      expect(wait_for(child) == 3, "the child's child");
+    });
+  });
+}
+
+TEST_F(FewCalls, AConnectionWorksInTheChildAndAfterIt) {
+  run([] {
+    const Listener listener = listen_anywhere();
+    const int client = connect_to(listener.port), server = ::accept(listener.fd, nullptr, nullptr);
+    expect(is_on_ring(client) && is_on_ring(server), "by ring");
+    send_all(client, "from before");
+    fork_under_filter([=] {
+      expect(receive(server, 11) == "from before", "what came before the filter");
+      send_all(server, "from the child");
+    });
+    expect(receive(client, 14) == "from the child", "what the child has sent");
+    send_all(client, "and back");
+    expect(receive(server, 8) == "and back", "data afterwards");
+  });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What rings cannot do makes a socket the kernel's: nothing that waits is lost, and what comes afterwards is as with
 // the kernel.
+#include <aio.h>
 #include <fcntl.h>
 #include <netinet/udp.h>
 #include <sys/epoll.h>
@@ -84,6 +85,28 @@ TEST(UdpLeaving, ForAnotherProcessThatIsPassedTheDescriptor) {
     ::close(ends[0]);
     ::close(ends[1]);
   });
+}
+
+TEST(UdpLeaving, ForAioOfLibc) {
+  const UdpPair pair;
+  pair.alice.send_to(pair.bob, "one");
+  pair.alice.send_to(pair.bob, "two");
+  std::array<char, 8> room{};
+  aiocb request{};
+  request.aio_fildes = pair.bob;
+  request.aio_buf = room.data();
+  request.aio_nbytes = room.size();
+  for (const char* const expected : {"one", "two", "six"}) {
+    ASSERT_EQ(::aio_read(&request), 0);
+    const aiocb* const waits_for = &request;
+    if (*expected == 's') pair.alice.send_to(pair.bob, "six");
+    while (::aio_error(&request) == EINPROGRESS) ::aio_suspend(&waits_for, 1, nullptr);
+    ASSERT_EQ(::aio_return(&request), 3);
+    EXPECT_EQ(std::string(room.data(), 3), expected);
+  }
+  pair.alice.send_to(pair.bob, "later");
+  EXPECT_TRUE(pair.bob.kernel_has_one());
+  EXPECT_EQ(pair.bob.receive(), "later");
 }
 
 TEST(UdpLeaving, OptionsOfBuffersAndTimesChangeNothing) {
