@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/handlers_wait.h"
+#include "core/base/libc_calls.h"
 #include "core/base/rare_calls.h"
 #include "core/poll/epoll_set.h"
 #include "core/poll/process_waits.h"
@@ -15,6 +17,7 @@
 #include "core/poll/spin_policy.h"
 #include "core/poll/thread_waits.h"
 #include "core/poll/wait.h"
+#include "core/runtime/library_call.h"
 #include "core/runtime/used_elsewhere.h"
 #include "core/statistics/statistics.h"
 
@@ -29,6 +32,26 @@ constexpr Nanos kBlindSleep{1'000'000};
 
 /// Asking more members for their peers' ends in each call would cost more than the call.
 constexpr std::size_t kMostAskedForEnds = 16;
+
+/// Waits without ppoll(2), and by epoll_wait(2) where a filter permits only that. The wake-ups of an adopted set are
+/// not counted.
+Result<int> wait_under_filter(int epoll_fd, std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
+  const auto most = static_cast<int>(std::min<std::size_t>(events.size(), INT_MAX));
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+      deadline == Nanos::max() ? Nanos::zero() : std::max(Nanos::zero(), deadline - monotonic_now()));
+  const int timeout = deadline == Nanos::max() ? -1 : static_cast<int>(std::min<long>(left.count(), INT_MAX));
+  int ready = 0;
+  if (is_known_forbidden(RareCall::epoll_pwait)) {
+    const OutsideLibrary handlers_run;
+    ready = libc_calls.epoll_wait(epoll_fd, events.data(), most, timeout);
+  } else {
+    const BeforeSleep sleep(mask);
+    if (sleep.is_interrupted()) return Error{EINTR, "epoll_wait"};
+    ready = libc_calls.epoll_pwait(epoll_fd, events.data(), most, timeout, sleep.mask());
+  }
+  if (ready < 0) return Error::last("epoll_wait");
+  return KernelMembers::forget_wake_up(events.data(), ready);
+}
 
 }  // namespace
 
@@ -172,6 +195,13 @@ Result<int> EpollSet::arm_and_sleep(std::span<pollfd> waited, std::span<epoll_ev
 
 /// @return the number of events found, 0 to go on.
 Result<int> EpollSet::sleep(std::span<epoll_event> events, Nanos deadline, const sigset_t* mask) {
+  // Such a process has no rings: the kernel has the members.
+  if (is_known_forbidden(RareCall::ppoll) && members_.count() == 0) [[unlikely]] {
+    const Result<int> found = wait_under_filter(kernel_.file(), events, deadline, mask);
+    const std::lock_guard guard(lock_);
+    if (found && *found == 0) members_.take_doorbells();  // their wake-up would wake the next wait, too
+    return found;
+  }
   // The kernel may have something until it was asked.
   std::array<pollfd, 3> waited{
       {{kernel_.file(), POLLIN, POLLIN}, {members_.doorbells.file(), POLLIN, 0}, {-1, POLLIN, 0}}};

@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/own_duplicate.h"
 #include "core/base/poll_until.h"
+#include "core/base/rare_calls.h"
 #include "core/poll/epoll_file.h"
 #include "core/poll/kernel_looks.h"
 
@@ -91,7 +92,8 @@ Result<int> KernelMembers::look(std::span<epoll_event> events, const sigset_t* m
   Result<int> ready = 0;
   if (has_some_.load(std::memory_order_relaxed)) ready = take(events, doorbells_rang);
   if (!ready) return ready;
-  if (*ready == 0 && mask) {
+  // Where ppoll(2) is forbidden the sleep that follows lets signals through.
+  if (*ready == 0 && mask && !is_known_forbidden(RareCall::ppoll)) {
     const Result<int> passed = poll_until({}, Nanos::zero(), mask);
     if (!passed) return passed.error();
   }

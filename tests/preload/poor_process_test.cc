@@ -355,11 +355,11 @@ TEST(ProcessThatClosesAll, ConnectsAnew) {
 
 /// What libc needs for fork(2), memory and the end, and what the stories do.
 bool allow_few_calls() {
-  return testing::allow_only({SYS_read,           SYS_write,        SYS_close,      SYS_sendto,          SYS_recvfrom,
-                              SYS_clone,          SYS_wait4,        SYS_exit_group, SYS_set_robust_list, SYS_rseq,
-                              SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_getpid,     SYS_gettid,          SYS_futex,
-                              SYS_getrandom,      SYS_brk,          SYS_mmap,       SYS_munmap,          SYS_mprotect,
-                              SYS_newfstatat,     SYS_fstat,        SYS_lseek});
+  return testing::allow_only({SYS_epoll_wait, SYS_read,           SYS_write,        SYS_close,      SYS_sendto,
+                              SYS_recvfrom,   SYS_clone,          SYS_wait4,        SYS_exit_group, SYS_set_robust_list,
+                              SYS_rseq,       SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_getpid,     SYS_gettid,
+                              SYS_futex,      SYS_getrandom,      SYS_brk,          SYS_mmap,       SYS_munmap,
+                              SYS_mprotect,   SYS_newfstatat,     SYS_fstat,        SYS_lseek});
 }
 
 /// Makes a child under the filter, which does `act`, writes to a pipe and ends.
@@ -417,6 +417,25 @@ TEST_F(FewCalls, AChildOfAChildLives) {
       if (child == 0) ::_exit(3);
       expect(wait_for(child) == 3, "the child's child");
     });
+  });
+}
+
+TEST_F(FewCalls, AnEpollSetTellsParentAndChildOfTheirConnections) {
+  run([] {
+    const Listener listener = listen_anywhere();
+    const int client = connect_to(listener.port), server = ::accept(listener.fd, nullptr, nullptr);
+    const int set = ::epoll_create1(0);
+    epoll_event event{EPOLLIN, {.fd = server}};
+    expect(::epoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0, "epoll_ctl");
+    const auto tells_of_bytes = [=] {
+      epoll_event found{};
+      expect(::epoll_wait(set, &found, 1, 1) == 0, "nothing has come");
+      send_all(client, "bytes");
+      expect(::epoll_wait(set, &found, 1, -1) == 1 && found.data.fd == server, "the set's event");
+      expect(receive(server, 5) == "bytes", "the bytes");
+    };
+    fork_under_filter(tells_of_bytes);
+    tells_of_bytes();
   });
 }
 
