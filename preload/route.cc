@@ -4,7 +4,9 @@
 
 namespace ringsock::preload {
 
-GoesOn find_how_it_goes_on(Lookup& socket, const Error& error, int fd) {
+GoesOn goes_on(Lookup& socket, const Error& error, int fd) {
+  // No other error means any of this, and of EAGAIN there are many.
+  if (error.code != EBADF && error.code != EIO && error.code != EOPNOTSUPP) return GoesOn::nowhere;
   if (runtime::FdTable::is_being_closed(*socket)) [[unlikely]] {
     socket.leave();
     return fd_table().wait_for_close(fd) ? GoesOn::anew : GoesOn::nowhere;

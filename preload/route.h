@@ -52,13 +52,7 @@ enum class GoesOn : std::uint8_t {
 /// As goes_on_by_kernel(), for a call on the number `fd`. A call that has come while another thread closes the number
 /// waits for the end of that, and goes on with what is there then: the same socket where that was dup2(2). A call that
 /// another process kept from a connection, which is free by now, goes on there.
-GoesOn find_how_it_goes_on(Lookup& socket, const Error& error, int fd);
-/// The same, at once for other errors: of EAGAIN there are many.
-inline GoesOn goes_on(Lookup& socket, const Error& error, int fd) {
-  if (error.code != EBADF && error.code != EIO && error.code != EOPNOTSUPP) [[likely]]
-    return GoesOn::nowhere;
-  return find_how_it_goes_on(socket, error, fd);
-}
+GoesOn goes_on(Lookup& socket, const Error& error, int fd);
 
 /// Called before a call asks for what the open file description keeps, and after it has set that: returns whether
 /// another process has made the connection the kernel's, so that the kernel's socket has it. The connection becomes the

@@ -31,13 +31,12 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
     auto from_kernel = receive_from_kernel(message, flags);
     if (!runtime::would_block(from_kernel)) return from_kernel;
   }
-  const bool may_wait = !is_nonblocking() && (flags & MSG_DONTWAIT) == 0;
   if (!queue_.has_arrivals()) {
     WaitingReceive call{{.sink = &queue_}, message, flags};
     ethernet::WaitingCall* const waiting = (flags & MSG_PEEK) == 0 ? &call : nullptr;
     const ethernet::Ring::Look found = poll_rings(waiting);
     if (call.is_served) return call.answer;
-    if (found != ethernet::Ring::Look::nothing && !may_wait) [[unlikely]] {
+    if (found != ethernet::Ring::Look::nothing && (is_nonblocking() || (flags & MSG_DONTWAIT) != 0)) [[unlikely]] {
       rings_.catch_up(waiting, queue_);
       if (call.is_served) return call.answer;
     }
@@ -49,7 +48,7 @@ Result<ssize_t> UdpSocket::receive(msghdr& message, int flags) {
   }
   if (callback_.comes_first(flags)) [[unlikely]]
     return Error{ERESTART, "recvmsg: the application's callback"};
-  if (!may_wait) {
+  if (is_nonblocking() || (flags & MSG_DONTWAIT) != 0) {
     statistics_.count(runtime::VmaSocketCount::rx_eagains);
   } else if (read_shut_.load(std::memory_order_relaxed)) [[unlikely]] {
     // Linux does not wait when reading has been shut down.
