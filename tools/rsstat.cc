@@ -92,12 +92,15 @@ std::optional<Options> parse(int argc, char** argv, int& status) {
       return std::nullopt;
     }
   }
+  if (::optind == argc) return options;
   // "-w 2": getopt takes an optional value only when it is attached.
-  if (::optind < argc && options.interval == std::chrono::seconds(1)) {
-    if (const auto interval = parse_seconds(argv[::optind])) {
-      options.interval = interval;
-      ++::optind;
-    }
+  const bool is_interval = options.interval == std::chrono::seconds(1);
+  if (const auto interval = is_interval ? parse_seconds(argv[::optind]) : std::nullopt) {
+    options.interval = interval;
+    ++::optind;
+  } else if (is_interval) {
+    status = refuse(std::string("wrong value for -w: ") + argv[::optind]);
+    return std::nullopt;
   }
   if (::optind < argc) {
     status = refuse(std::string("what is ") + argv[::optind] + "?");
@@ -133,14 +136,17 @@ bool print(const std::string& text) {
   return false;
 }
 
-std::string table_or_nothing(const Users& users) {
+std::string table_or_nothing(const Users& users, const Options& options) {
   const std::string table = statistics_table(users);
-  return table.empty() ? "no process uses ringsock\n" : table;
+  if (!table.empty()) return table;
+  return options.pids.empty() && options.programs.empty() ? "no process uses ringsock\n"
+                                                          : "no such process uses ringsock\n";
 }
 
 int show_once(const Options& options) {
   const Users users = look(options);
-  return print(options.json ? statistics_json(users, 2) : table_or_nothing(users)) ? EXIT_SUCCESS : EXIT_FAILURE;
+  return print(options.json ? statistics_json(users, 2) : table_or_nothing(users, options)) ? EXIT_SUCCESS
+                                                                                            : EXIT_FAILURE;
 }
 
 /// Repeats the output until a signal, or until the reader closes the pipe.
@@ -152,9 +158,9 @@ int watch(const Options& options) {
     const Nanos looked = monotonic_now();
     Users users = look(options);
     const double seconds = std::chrono::duration<double>(looked - looked_before).count();
-    const std::string text =
-        options.json ? statistics_json(users, -1)
-                     : new_page + table_or_nothing(users) + "\n" + statistics_rates(before, users, seconds) + "\n";
+    const std::string text = options.json ? statistics_json(users, -1)
+                                          : new_page + table_or_nothing(users, options) + "\n" +
+                                                statistics_rates(before, users, seconds) + "\n";
     if (!print(text)) return EXIT_FAILURE;
     before = std::move(users);
     looked_before = looked;

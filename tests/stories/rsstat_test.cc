@@ -133,13 +133,13 @@ TEST_F(Rsstat, DeadProcessIsNotListed) {
   client_->kill(SIGKILL);
   const std::string filter = only(*client_);
   client_->wait();
-  EXPECT_EQ(rsstat(filter).text, "no process uses ringsock\n");
+  EXPECT_EQ(rsstat(filter).text, "no such process uses ringsock\n");
 }
 
 TEST_F(Rsstat, ChoosesByTheBeginningOfTheProgramsName) {
   const std::string name = ::program_invocation_short_name;
   EXPECT_THAT(rsstat("--json --program " + name.substr(0, 5) + " " + only(*client_)).text, HasSubstr(name));
-  EXPECT_EQ(rsstat("--program no-such-program").text, "no process uses ringsock\n");
+  EXPECT_EQ(rsstat("--program no-such-program").text, "no such process uses ringsock\n");
 }
 
 TEST_F(Rsstat, WatchesUntilNobodyReads) {
