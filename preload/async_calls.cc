@@ -68,7 +68,8 @@ void look_at_request(const Request* request) {
 /// libc skips null entries and those with LIO_NOP.
 template <class Request>
 void look_at_list(const Request* const* requests, int count) {
-  for (int i = 0; i < count && are_readable(&requests[i]); ++i) {
+  constexpr std::size_t kPointerBytes = sizeof(void*);
+  for (int i = 0; i < count && is_readable(&requests[i], kPointerBytes); ++i) {
     if (are_readable(requests[i]) && requests[i]->aio_lio_opcode != LIO_NOP)
       make_kernel_socket(requests[i]->aio_fildes);
   }

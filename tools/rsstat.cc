@@ -137,7 +137,7 @@ bool print(const std::string& text) {
 }
 
 std::string table_or_nothing(const Users& users, const Options& options) {
-  const std::string table = statistics_table(users);
+  std::string table = statistics_table(users);
   if (!table.empty()) return table;
   return options.pids.empty() && options.programs.empty() ? "no process uses ringsock\n"
                                                           : "no such process uses ringsock\n";
