@@ -1,6 +1,5 @@
 // What goes past libc: io_uring, AIO, syscall(2). Sockets that the kernel is to work on are the kernel's. Each case in
 // a process of its own.
-#include <aio.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -30,6 +29,7 @@
 #include <vector>
 
 #include "tests/preload/preloaded.h"
+#include "tests/support/libc_aio.h"
 #include "tests/support/raw_syscall.h"
 
 extern "C" {
@@ -40,6 +40,8 @@ int io_uring_register_files(void* ring, const int* fds, unsigned count);
 
 namespace ringsock::preloaded {
 namespace {
+
+using ringsock::testing::LibcRequest;
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(what);
@@ -171,22 +173,6 @@ TEST(Bypass, AConnectionInAnAioRequestIsTheKernelsFromThen) {
   });
   EXPECT_EQ(wait_for(child), 0);
 }
-
-/// A request of libc's AIO, whose helper threads carry it out.
-struct LibcRequest {
-  LibcRequest(int fd, int operation, char* bytes, std::size_t length) {
-    block.aio_fildes = fd;
-    block.aio_lio_opcode = operation;
-    block.aio_buf = bytes;
-    block.aio_nbytes = length;
-  }
-  ssize_t result() {
-    const aiocb* const one = &block;
-    while (::aio_error(&block) == EINPROGRESS) ::aio_suspend(&one, 1, nullptr);
-    return ::aio_return(&block);
-  }
-  aiocb block{};
-};
 
 TEST(Bypass, AConnectionThatAioWriteNamesIsTheKernelsFromThen) {
   const pid_t child = spawn([] {

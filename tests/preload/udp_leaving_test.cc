@@ -1,6 +1,5 @@
 // What rings cannot do makes a socket the kernel's: nothing that waits is lost, and what comes afterwards is as with
 // the kernel.
-#include <aio.h>
 #include <fcntl.h>
 #include <netinet/udp.h>
 #include <sys/epoll.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "tests/preload/udp_world.h"
+#include "tests/support/libc_aio.h"
 #include "tests/support/passed_descriptor.h"
 
 namespace ringsock::preload_tests {
@@ -92,16 +92,11 @@ TEST(UdpLeaving, ForAioOfLibc) {
   pair.alice.send_to(pair.bob, "one");
   pair.alice.send_to(pair.bob, "two");
   std::array<char, 8> room{};
-  aiocb request{};
-  request.aio_fildes = pair.bob;
-  request.aio_buf = room.data();
-  request.aio_nbytes = room.size();
+  ringsock::testing::LibcRequest request(pair.bob, LIO_NOP, room.data(), room.size());
   for (const char* const expected : {"one", "two", "six"}) {
-    ASSERT_EQ(::aio_read(&request), 0);
-    const aiocb* const waits_for = &request;
+    ASSERT_EQ(::aio_read(&request.block), 0);
     if (*expected == 's') pair.alice.send_to(pair.bob, "six");
-    while (::aio_error(&request) == EINPROGRESS) ::aio_suspend(&waits_for, 1, nullptr);
-    ASSERT_EQ(::aio_return(&request), 3);
+    ASSERT_EQ(request.result(), 3);
     EXPECT_EQ(std::string(room.data(), 3), expected);
   }
   pair.alice.send_to(pair.bob, "later");

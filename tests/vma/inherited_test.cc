@@ -1,5 +1,4 @@
 // Sockets that several processes have: fork(2), exec(2), daemon(3), SCM_RIGHTS.
-#include <aio.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -9,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/libc_aio.h"
 #include "tests/support/sanitizers.h"
 #include "tests/vma/udp_world.h"
 
@@ -296,25 +296,14 @@ TEST_F(Inherited, ASocketThatIsPassedOnIsReadWhereItArrives) {
 }
 
 TEST_F(Inherited, ASocketThatAioReadsGetsWhatCameByRingsAndWhatComesLater) {
-  Socket mine(AF_INET);
-  mine.limit_waits();
-  const Address any("0.0.0.0", 0);
-  ASSERT_EQ(::bind(mine, any.get(), any.length()), 0);
-  for (int i = 0; i < 3; ++i) ping(mine);
-  ASSERT_EQ(mine.send_to(echo_, "before"), 6);
-  ASSERT_EQ(mine.receive(nullptr, MSG_PEEK), "before");
+  send("before");
+  ASSERT_EQ(socket_.receive(nullptr, MSG_PEEK), "before");
   for (const std::string wanted : {"before", "after"}) {
     std::array<char, 100> room{};
-    aiocb request{};
-    request.aio_fildes = mine;
-    request.aio_buf = room.data();
-    request.aio_nbytes = room.size();
-    ASSERT_EQ(::aio_read(&request), 0);
-    const std::string next = wanted == "before" ? "after" : "no more";
-    ASSERT_EQ(mine.send_to(echo_, next), static_cast<ssize_t>(next.size()));
-    const aiocb* const waits_for = &request;
-    while (::aio_error(&request) == EINPROGRESS) ::aio_suspend(&waits_for, 1, nullptr);
-    const ssize_t got = ::aio_return(&request);
+    ringsock::testing::LibcRequest request(socket_, LIO_NOP, room.data(), room.size());
+    ASSERT_EQ(::aio_read(&request.block), 0);
+    send(wanted == "before" ? "after" : "no more");
+    const ssize_t got = request.result();
     EXPECT_EQ(std::string(room.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))), wanted);
   }
 }
