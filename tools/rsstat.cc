@@ -94,13 +94,13 @@ std::optional<Options> parse(int argc, char** argv, int& status) {
   }
   if (::optind == argc) return options;
   // "-w 2": getopt takes an optional value only when it is attached.
-  const bool is_interval = options.interval == std::chrono::seconds(1);
-  if (const auto interval = is_interval ? parse_seconds(argv[::optind]) : std::nullopt) {
-    options.interval = interval;
-    ++::optind;
-  } else if (is_interval) {
-    status = refuse(std::string("wrong value for -w: ") + argv[::optind]);
-    return std::nullopt;
+  if (options.interval == std::chrono::seconds(1)) {
+    const char* const value = argv[::optind++];
+    options.interval = parse_seconds(value);
+    if (!options.interval) {
+      status = refuse(std::string("wrong value for -w: ") + value);
+      return std::nullopt;
+    }
   }
   if (::optind < argc) {
     status = refuse(std::string("what is ") + argv[::optind] + "?");
