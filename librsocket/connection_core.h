@@ -26,9 +26,18 @@ struct ConnectionCore {
   /// Returns whether the application's function sees received bytes first (StreamCallback).
   [[nodiscard]] bool shows_first() const { return (state.load(std::memory_order_relaxed) & kShowsFirst) != 0; }
   /// Returns whether a receive gets nothing, whatever has come: one of the two above.
-  [[nodiscard]] bool holds_back() const { return state.load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] bool holds_back() const {
+    return (state.load(std::memory_order_relaxed) & (kSuspended | kShowsFirst)) != 0;
+  }
+  /// Returns whether a send goes through Corking.
+  [[nodiscard]] bool corks() const { return (state.load(std::memory_order_relaxed) & kCorks) != 0; }
+  /// Returns whether a send is not posted at once.
+  [[nodiscard]] bool holds_back_sends() const {
+    return (state.load(std::memory_order_relaxed) & (kSuspended | kCorks)) != 0;
+  }
   static constexpr std::uint8_t kSuspended = 1;
   static constexpr std::uint8_t kShowsFirst = 2;
+  static constexpr std::uint8_t kCorks = 4;
   void set(std::uint8_t flag, bool on, std::memory_order order) {
     on ? state.fetch_or(flag, order) : state.fetch_and(static_cast<std::uint8_t>(~flag), order);
   }

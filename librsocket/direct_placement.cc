@@ -51,6 +51,7 @@ Result<std::size_t> DirectPlacement::post(const std::byte* data, std::size_t siz
   if (const int error = core_.take_error()) return Error{error, "riowrite"};
   if (core_.at_end_of_sending()) return core_.end_of_sending("riowrite");
   has_written_ = true;
+  socket_.transfer().corking().let_go();
   std::size_t written = 0;
   while (written < size) {
     const auto entry = core_.connection->tables().find_iomap(offset + written);

@@ -127,6 +127,7 @@ void wait_for_end_of_process(const std::atomic<bool>& ends) {
 void forget_threads(StreamSocket& socket, bool is_listening) {
   socket.listener().forget_threads(is_listening);
   socket.proofs_of_life().forget();
+  socket.transfer().corking().forget();
   socket.cm_events().forget_watch();
   socket.direct().forget_pushes();
   socket.numbers().forget_left_number();
@@ -169,6 +170,7 @@ void Inheritance::before_fork() noexcept {
   if (now == State::listening) core_.process.share_counts();
   const Member us = member_of_this(runtime::fork_registry().forking_process());
   if (now != State::listening && shares) {
+    if (now == State::connected) socket_.transfer().corking().let_go();
     save_for_fork(core_, epoch_.load(), us, *family);
     suspend();
   }
@@ -511,6 +513,13 @@ namespace {
 void tell_end(StreamCore& core, bool is_alone) {
   if (core.is_connected()) core.connection->tell_end(*core.id, is_alone);
 }
+
+/// Sends what a corked socket lets wait, unless another thread stays in the middle of a call.
+void uncork(StreamSocket& socket, Nanos until) {
+  StreamCore& core = socket.core();
+  if (!core.is_connected() || core.is_suspended() || !core.connection->sending().core().corks()) return;
+  if (const auto sending = lock_until(core.send_lock, until)) socket.transfer().corking().let_go();
+}
 }  // namespace
 
 bool Inheritance::leave_family() noexcept {
@@ -543,6 +552,7 @@ void Inheritance::process_ends() noexcept {
   constexpr Nanos kPatience = std::chrono::milliseconds(50);
   const bool tells = !lost_ && !has_old_state() && !core_.closed.load(std::memory_order_relaxed);
   const bool is_alone = !is_shared();
+  if (tells) uncork(socket_, monotonic_now() + kPatience);
   ends_.store(true);  // no thread becomes the user any more, once setup_lock is free
   FamilyRecord* const record = family();
   if (!is_alone && record != nullptr) {

@@ -45,7 +45,7 @@ inline void MessageSender::address(ibv_send_wr& request, std::uint32_t length) {
 }
 
 bool MessageSender::send_at_once(const void* data, std::size_t length) {
-  if (core_.is_suspended() || core_.overflow.in_use()) [[unlikely]]
+  if (core_.holds_back_sends() || core_.overflow.in_use()) [[unlikely]]
     return false;
   if (length - 1 >= std::min({window_.room(), kPieceBytes, max_inline_}) || !requests_.has_room()) return false;
   const auto bytes = static_cast<std::uint32_t>(length);
@@ -57,6 +57,14 @@ bool MessageSender::send_at_once(const void* data, std::size_t length) {
   return false;
 }
 
+std::size_t MessageSender::assured_room() {
+  constexpr std::uint32_t kMessages = 2;
+  if (core_.is_suspended() || core_.overflow.in_use() || requests_.is_unheard() || !requests_.has_room_for(kMessages))
+    return 0;
+  if (!requests_.ring()) return window_.room_of_two(std::min(kPieceBytes, max_inline_));
+  return requests_.ring().free_bytes() < kFirstRingPieceBytes ? 0 : std::min(window_.room(), kFirstRingPieceBytes);
+}
+
 void MessageSender::note_not_posted(std::size_t length) {
   if (requests_.is_unheard()) unheard_bytes_.fetch_add(length, std::memory_order_relaxed);
 }
@@ -66,12 +74,38 @@ std::size_t MessageSender::count_heard_after_all() noexcept {
   return unheard_bytes_.exchange(0, std::memory_order_relaxed);
 }
 
+/// Makes the next message of so many bytes.
+verbs::WritePair::Part MessageSender::next_part(std::uint32_t length) {
+  const auto to = window_.take(length);
+  return {length, to.key, to.addr, word_in_network_order({wire::RsOpcode::data, length})};
+}
+
+/// Sends all of `data`, if it is short but longer than the rest of the peer's buffer, in two messages that the peer
+/// gets together: many programs expect to receive a short send in one piece. Returns the bytes sent, 0 when it is sent
+/// as any other.
+std::size_t MessageSender::send_around_end(IoCursor& data) {
+  const std::uint32_t most = std::min(kPieceBytes, max_inline_);
+  const std::uint32_t rest = window_.room();
+  if (requests_.ring() || rest == 0 || rest >= most || data.fits(rest, gather_.size())) [[likely]]
+    return 0;
+  const std::uint32_t both = window_.room_of_two(most);
+  if (both == rest || !data.fits(both, gather_.size()) || !requests_.has_room_for(2)) return 0;
+  int pieces = 0;
+  const std::uint32_t length = gather_inline(data, both, pieces);
+  const auto first = next_part(rest);
+  const auto second = next_part(length - rest);
+  if (requests_.post_pair(core_.device.rc(), {{gather_.data(), static_cast<std::size_t>(pieces)}, first, second}))
+    return length;
+  note_not_posted(length);
+  return 0;
+}
+
 std::size_t MessageSender::send(IoCursor& data) {
-  std::size_t sent = 0;
   if (core_.is_suspended() || !sends_on_ring() || requests_.is_unheard()) [[unlikely]]
     return 0;
   if (gather_.empty()) [[unlikely]]
     gather_.resize(max_pieces_);
+  std::size_t sent = send_around_end(data);
   std::uint32_t ring_piece = kFirstRingPieceBytes;
   while (!data.done() && requests_.has_room()) {
     const std::uint32_t room = window_.room();

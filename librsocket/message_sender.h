@@ -45,6 +45,9 @@ class MessageSender {
   [[nodiscard]] bool is_writable() const {
     return (!core_.overflow.in_use() && window_.is_writable() && requests_.has_room()) || core_.overflow.has_room();
   }
+  /// Returns the number of bytes that send() would post now, whatever happens before it but other sends and direct
+  /// writes.
+  [[nodiscard]] std::size_t assured_room();
   /// Posts as much of `data` as buffers, credits and queue allow, and advances it. Returns the bytes posted, 0 when
   /// none fits.
   std::size_t send(IoCursor& data);
@@ -102,6 +105,8 @@ class MessageSender {
   std::uint32_t gather_inline(IoCursor& data, std::uint32_t limit, int& pieces);
   std::uint32_t gather_from_ring(IoCursor& data, std::uint32_t limit, int& pieces);
   void address(ibv_send_wr& request, std::uint32_t length);
+  std::size_t send_around_end(IoCursor& data);
+  verbs::WritePair::Part next_part(std::uint32_t length);
 
   ConnectionCore core_;
   SendRequests requests_;

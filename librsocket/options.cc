@@ -356,6 +356,8 @@ std::shared_ptr<Keepalive> StreamOptions::option_changed(int level, int name) {
                             (level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL));
   if (is_keepalive) return socket_.proofs_of_life().start_anew();
   if (level == SOL_SOCKET && name == SO_RCVLOWAT) update_low_mark();
+  if (level == IPPROTO_TCP && name == TCP_CORK) socket_.transfer().corking().option_changed();
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && integer(level, name) != 0) socket_.transfer().corking().push();
   return nullptr;
 }
 

@@ -1,6 +1,7 @@
 #include "librsocket/send_requests.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -74,7 +75,6 @@ Status SendRequests::post_in_control_slot(ibv_send_wr& request, unsigned slot) {
   return posted ? ok() : Error{ECONNRESET, "ibv_post_send"};
 }
 
-/// Fact sheet 2.5: the payload by WRITE, then the word by SEND, in the byte order of this host.
 int SendRequests::post_inline_as_request(const verbs::InlineWrite& write) {
   ibv_sge piece{address_of(write.data), write.length, 0};
   ibv_send_wr request{};
@@ -89,6 +89,32 @@ int SendRequests::post_inline_as_request(const verbs::InlineWrite& write) {
   return post_as_message(request);
 }
 
+bool SendRequests::post_pair(verbs::RcExtensions& rc, const verbs::WritePair& pair) {
+  const int error = rc.write_pair_at_once(*qp_, pair);
+  if (error == EAGAIN) [[unlikely]]
+    return post_one_by_one(pair);
+  posted_.store(posted() + 2, std::memory_order_relaxed);
+  unsignalled_ += 2;
+  return was_data_posted(error);
+}
+
+[[gnu::noinline]] bool SendRequests::post_one_by_one(const verbs::WritePair& pair) {
+  std::array<std::byte, kPieceBytes> bytes;
+  std::size_t copied = 0;
+  for (const ibv_sge& piece : pair.list) {
+    std::memcpy(bytes.data() + copied, reinterpret_cast<const std::byte*>(piece.addr), piece.length);
+    copied += piece.length;
+  }
+  const auto post = [&](const verbs::WritePair::Part& part, std::size_t offset) {
+    count_posted();
+    return was_data_posted(
+        post_inline_as_request({bytes.data() + offset, part.length, part.rkey, part.remote_address, part.immediate}));
+  };
+  const bool first = post(pair.first, 0);
+  return post(pair.second, pair.first.length) && first;
+}
+
+/// Fact sheet 2.5: the payload by WRITE, then the word by SEND, in the byte order of this host.
 int SendRequests::post_as_write_and_send(ibv_send_wr& request) {
   std::uint32_t word = std::bit_cast<wire::Be32>(request.imm_data).host();
   ibv_sge word_piece{address_of(&word), sizeof word, 0};
@@ -120,7 +146,7 @@ void SendRequests::save(SavedConnection& saved) const {
   saved.has_failed_work = has_failed_work();
 }
 
-bool SendRequests::is_possible(const SavedConnection& saved) const { return saved.unsignalled < signal_every_; }
+bool SendRequests::is_possible(const SavedConnection& saved) const { return saved.unsignalled <= signal_every_ + 1; }
 
 void SendRequests::restore(const SavedConnection& saved) {
   posted_.store(saved.posted, std::memory_order_relaxed);

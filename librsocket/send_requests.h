@@ -46,6 +46,7 @@ class alignas(64) SendRequests {
   // -- data, by the sender
   /// Returns whether a data message may be begun. Threads: any; the answer may then be outdated.
   [[nodiscard]] bool has_room() const { return data_slots() > 0 && (!ring_ || ring_.free_bytes() >= kMinRingRoom); }
+  [[nodiscard]] bool has_room_for(std::uint32_t messages) const { return has_room() && data_slots() >= messages; }
   [[nodiscard]] SendRing& ring() { return ring_; }
   [[nodiscard]] const SendRing& ring() const { return ring_; }
   /// Posts a data request, which is signalled when it is time or if `signalled`. Returns false when the connection has
@@ -54,6 +55,8 @@ class alignas(64) SendRequests {
   bool post_data(ibv_send_wr& request, std::uint32_t ring_bytes, bool signalled);
   /// Does the same for bytes that travel inline, for less where the device can carry that out at once.
   bool post_inline(verbs::RcExtensions& rc, const verbs::InlineWrite& write);
+  /// Posts two messages that the peer gets together, where the device can do that. Returns as post_data().
+  bool post_pair(verbs::RcExtensions& rc, const verbs::WritePair& pair);
   /// Returns the number of data requests so far, which wraps. Threads: any.
   [[nodiscard]] std::uint32_t posted() const { return posted_.load(std::memory_order_relaxed); }
   /// Returns whether some of the first `count` data requests are under way, and can still be finished. Threads: any.
@@ -120,6 +123,7 @@ class alignas(64) SendRequests {
   void ask_for_completion(ibv_send_wr& request, std::uint32_t ring_bytes, bool always);
   void count_posted() { posted_.store(posted_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   bool was_data_posted(int error);
+  bool post_one_by_one(const verbs::WritePair& pair);
   int post_inline_as_request(const verbs::InlineWrite& write);
   /// Posts the request in the form that the device uses for messages. Returns false when the connection has failed.
   bool post(ibv_send_wr& request);

@@ -62,24 +62,4 @@ void StreamCore::disconnect() {
   connection->ends().expect_flush();
 }
 
-bool StreamCore::end_directions(int how) {
-  std::scoped_lock guard(setup_lock, send_lock);
-  if (is_suspended()) return false;  // a thread has forked, or handed the connection on: the end would reach nobody
-  const bool was_readable = !read_shut.load(std::memory_order_relaxed);
-  const bool was_writable = !write_shut.load(std::memory_order_relaxed);
-  const bool readable = was_readable && how == SHUT_WR;
-  const bool writable = was_writable && how == SHUT_RD;
-  if (!readable) read_shut.store(true, std::memory_order_release);
-  if (!writable) write_shut.store(true, std::memory_order_release);
-  // Fact sheet 2.9: a half close of the writing side sends SHUTDOWN, the end of both directions DISCONNECT.
-  if (!readable && !writable && (was_readable || was_writable)) {
-    disconnect();
-    if (!id->device().traits().works_in_background) connection->ends().refuse_data();
-  } else if (was_writable && !writable) {
-    [[maybe_unused]] const Status told = connection->requests().send_end(wire::RsControl::shutdown);
-    connection->ends().stopped();
-  }
-  return true;
-}
-
 }  // namespace ringsock::rs

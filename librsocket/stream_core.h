@@ -77,9 +77,6 @@ struct StreamCore {
   /// Returns whether both directions have ended, so that the socket has no peer any more.
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] bool is_suspended() const { return suspended.load(std::memory_order_acquire); }
-  /// Ends the directions of shutdown(2), and tells the peer. Returns false, without effect, if the connection is
-  /// suspended. Takes setup_lock and send_lock.
-  [[nodiscard]] bool end_directions(int how);
   /// Sends DISCONNECT. send_lock must be held.
   void disconnect();
 

@@ -44,6 +44,7 @@ bool StreamNumbers::end_connection() noexcept {
 
 /// Tells the peer. Returns end_connection()'s result.
 bool StreamNumbers::disconnect() noexcept {
+  socket_.transfer().corking().let_go();
   const bool is_abortive = socket_.options().lingers() && socket_.options().linger_seconds() == 0;
   const bool is_unread = leaves_bytes_unread();
   const ConnectionEnds& ends = core_.connection->ends();

@@ -40,6 +40,34 @@ StreamSocket::~StreamSocket() {
   if (core_.connection_owns_fd.load(std::memory_order_relaxed)) runtime::fd_table().end_close(core_.fd);
 }
 
+namespace {
+/// Ends the directions of shutdown(2), and tells the peer. Returns false, without effect, if the connection is
+/// suspended.
+bool end_directions(StreamSocket& socket, int how) {
+  StreamCore& core = socket.core();
+  std::scoped_lock guard(core.setup_lock, core.send_lock);
+  if (core.is_suspended())
+    return false;  // a thread has forked, or handed the connection on: the end would reach nobody
+  const bool was_readable = !core.read_shut.load(std::memory_order_relaxed);
+  const bool was_writable = !core.write_shut.load(std::memory_order_relaxed);
+  const bool readable = was_readable && how == SHUT_WR;
+  const bool writable = was_writable && how == SHUT_RD;
+  if (!writable) socket.transfer().corking().let_go();
+  if (!readable) core.read_shut.store(true, std::memory_order_release);
+  if (!writable) core.write_shut.store(true, std::memory_order_release);
+  ConnectionEnds& ends = core.connection->ends();
+  // Fact sheet 2.9: a half close of the writing side sends SHUTDOWN, the end of both directions DISCONNECT.
+  if (!readable && !writable && (was_readable || was_writable)) {
+    core.disconnect();
+    if (!core.id->device().traits().works_in_background) ends.refuse_data();
+  } else if (was_writable && !writable) {
+    [[maybe_unused]] const Status told = core.connection->requests().send_end(wire::RsControl::shutdown);
+    ends.stopped();
+  }
+  return true;
+}
+}  // namespace
+
 Status StreamSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL, "rshutdown"};
   const Inheritance::Turn turn(inheritance_);
@@ -62,7 +90,7 @@ Status StreamSocket::shutdown(int how) {
       core_.endpoint.notify_watchers();
       return Error{ENOTCONN, "rshutdown"};
     }
-  } while (!core_.end_directions(how));  // another thread has forked since the claim
+  } while (!end_directions(*this, how));  // another thread has forked since the claim
   core_.endpoint.note_activity();
   core_.endpoint.notify_watchers();
   return ok();
@@ -92,6 +120,7 @@ void StreamSocket::stop_background() {
     reminders = proofs_.take_reminders();
     pushes = direct_.take_pushes();
   }
+  transfer_.corking().stop();
   if (watch) watch->stop();
   if (reminders) reminders->stop();
   if (pushes.watch) pushes.watch->stop();

@@ -38,7 +38,7 @@ StreamApi* StreamTransfer::make_api() noexcept {
 
 namespace {
 /// Flags with which a send is not the usual one.
-constexpr int kUnusualSend = MSG_OOB | MSG_FASTOPEN | VMA_SND_FLAGS_DUMMY;
+constexpr int kUnusualSend = MSG_OOB | MSG_FASTOPEN | MSG_MORE | VMA_SND_FLAGS_DUMMY;
 /// Flags with which a receive is not the usual one.
 constexpr int kUnusualReceive = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// Answers FIONREAD and SIOCOUTQ of a socket that is not connected here. Another process may have connected it by the
@@ -278,6 +278,8 @@ Result<ssize_t> StreamTransfer::send_bytes(const void* data, std::size_t length,
     if (const auto answer = unusual_send(length, flags)) return *answer;
   }
   auto* const bytes = static_cast<std::byte*>(const_cast<void*>(data));
+  if ((flags & MSG_MORE) != 0 && hold(IoCursor(bytes, length), length)) [[unlikely]]
+    return static_cast<ssize_t>(length);
   if (!core_.is_connected() || length == 0) [[unlikely]] {
     IoCursor all(bytes, length);
     return send_from(all, length);
@@ -296,7 +298,7 @@ Result<ssize_t> StreamTransfer::send_from(IoCursor& data, std::size_t total) {
     if (Status connected = progress_.require_connected(EPIPE); !connected) return connected.error();
   }
   if (total == 0) return send_nothing();
-  const std::size_t sent = post_first([&](Connection& connection) { return connection.sending().send(data); });
+  const std::size_t sent = post_first([&](Connection& /*connection*/) { return post(data); });
   return sent == total ? Result<ssize_t>(static_cast<ssize_t>(sent)) : send_rest(data, total, sent);
 }
 
@@ -319,7 +321,21 @@ inline std::size_t StreamTransfer::post_first(Post post) {
 
 std::size_t StreamTransfer::send_in_pieces(std::byte* data, std::size_t length) {
   IoCursor all(data, length);
-  return core_.connection->sending().send(all);
+  return post(all);
+}
+
+/// Posts as much of `data` as fits, unless it has to wait. send_lock must be held.
+std::size_t StreamTransfer::post(IoCursor& data) {
+  MessageSender& sending = core_.connection->sending();
+  if (sending.core().corks()) [[unlikely]]
+    return corking_.send(data);
+  return sending.send(data);
+}
+
+/// Has the `total` bytes of a send with MSG_MORE wait. Returns false when they must be sent as any other.
+bool StreamTransfer::hold(IoCursor data, std::size_t total) {
+  if (!core_.is_connected() || total == 0) return false;
+  return post_first([&](Connection& /*connection*/) { return corking_.hold(data); }) == total;
 }
 
 /// Goes on after a first attempt that has posted `sent` of `total` bytes, and less than all: `rest` is left.
@@ -336,7 +352,7 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
     if (core_.connection->requests().take_unheard()) [[unlikely]] {
       progress_.look_for_reset();
       if (const std::size_t heard = core_.connection->sending().count_heard_after_all())
-        return static_cast<ssize_t>(sent + heard);
+        return static_cast<ssize_t>(std::min(total, sent + heard));  // what waited before may be among it
     }
     poll();
     sent += post_rest(rest);
@@ -352,7 +368,7 @@ Result<ssize_t> StreamTransfer::send_rest(IoCursor& rest, std::size_t total, std
 std::size_t StreamTransfer::post_rest(IoCursor& rest) {
   const std::lock_guard sending(core_.send_lock);
   if (core_.at_end_of_sending()) return 0;
-  std::size_t sent = core_.connection->sending().send(rest);
+  std::size_t sent = post(rest);
   if (!rest.done()) sent += core_.connection->sending().send_ahead(rest);
   if (sent > 0) core_.statistics.count_sent(sent);
   return sent;
@@ -461,6 +477,8 @@ Result<ssize_t> StreamTransfer::send(const msghdr& message, int flags) {
   const auto total = total_bytes(message.msg_iov, message.msg_iovlen);
   if (!total) return total.error();
   IoCursor cursor(std::span<const iovec>(message.msg_iov, message.msg_iovlen));
+  if ((flags & MSG_MORE) != 0 && hold(cursor, *total)) [[unlikely]]
+    return static_cast<ssize_t>(*total);
   return send_from(cursor, *total);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/runtime/roles.h"
+#include "librsocket/corking.h"
 #include "librsocket/io_vector.h"
 #include "librsocket/progress.h"
 #include "librsocket/stream_core.h"
@@ -22,12 +23,13 @@ class StreamTransfer final : public runtime::Transfer {
  public:
   template <class... Arguments>
   StreamTransfer(StreamSocket& socket, Progress& progress, Arguments&&... of_core)
-      : core_(std::forward<Arguments>(of_core)...), socket_(socket), progress_(progress) {}
+      : core_(std::forward<Arguments>(of_core)...), socket_(socket), progress_(progress), corking_(socket, core_) {}
   StreamTransfer(const StreamTransfer&) = delete;
   StreamTransfer& operator=(const StreamTransfer&) = delete;
   ~StreamTransfer() = default;
 
   [[nodiscard]] StreamCore& core() { return core_; }
+  [[nodiscard]] Corking& corking() { return corking_; }
 
   Result<ssize_t> receive(msghdr& message, int flags) override;
   Result<ssize_t> send(const msghdr& message, int flags) override;
@@ -61,6 +63,8 @@ class StreamTransfer final : public runtime::Transfer {
   std::size_t post_first(Post post);
   Result<ssize_t> send_from(IoCursor& data, std::size_t total);
   std::size_t send_in_pieces(std::byte* data, std::size_t length);
+  std::size_t post(IoCursor& data);
+  bool hold(IoCursor data, std::size_t total);
   Result<ssize_t> send_rest(IoCursor& rest, std::size_t total, std::size_t sent);
   std::size_t post_rest(IoCursor& rest);
   Result<ssize_t> send_nothing();
@@ -93,6 +97,7 @@ class StreamTransfer final : public runtime::Transfer {
   unsigned sends_ = 0;
   std::atomic<bool> has_rest_{false};      ///< the last receive has left bytes
   std::uint64_t received_when_asked_ = 0;  ///< the messages received when is_time_to_look() last asked; under send_lock
+  Corking corking_;
 };
 
 }  // namespace ringsock::rs

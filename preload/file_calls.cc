@@ -250,6 +250,7 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int out, int in, size_t count, un
   // ready, and a blocking socket waits.
   constexpr std::size_t kSurelyFits = 2048;
   const std::size_t most = may_block ? copy.size() : std::clamp(socket->room_to_send(), kSurelyFits, copy.size());
+  const int more = (flags & SPLICE_F_MORE) != 0 ? MSG_MORE : 0;
   const ssize_t got = [&] {
     const OutsideLibrary waiting_in_kernel;
     return real.read(in, copy.data(), std::min(most, count));
@@ -258,7 +259,7 @@ Result<ssize_t> pipe_to_socket(Lookup& socket, int out, int in, size_t count, un
   std::size_t done = 0;
   while (done < static_cast<std::size_t>(got)) {
     auto sent = runtime::retry_until_ready(*socket, EPOLLOUT, Nanos::max(), [&] {
-      return socket->send_bytes(copy.data() + done, static_cast<std::size_t>(got) - done, 0);
+      return socket->send_bytes(copy.data() + done, static_cast<std::size_t>(got) - done, more);
     });
     if (!sent && (sent.error().code == EINTR || sent.error().code == ERESTART)) {
       const OutsideLibrary handlers_run;  // the bytes have left the pipe, so the call goes on

@@ -45,6 +45,18 @@ struct InlineWrite {
   std::uint32_t immediate;  ///< in network order
 };
 
+/// Two RDMA writes with immediate, the second of which continues the first one's list.
+struct WritePair {
+  struct Part {
+    std::uint32_t length;  ///< not 0
+    std::uint32_t rkey;
+    std::uint64_t remote_address;
+    std::uint32_t immediate;  ///< in network order
+  };
+  std::span<const ibv_sge> list;  ///< with the bytes of both, which the call copies
+  Part first, second;
+};
+
 /// The functions of a device on RC queue pairs whose peer is a process of this host: arrival stamps, ready maps, the
 /// peer's memory, saving. A device overrides what it has; the functions here answer for a device that has nothing of
 /// it. Threads: every function may be called from any thread, except save() and restore().
@@ -56,6 +68,8 @@ class RcExtensions {
   /// IBV_SEND_SIGNALED, for a third of what that costs. Returns 0, kPostedUnheard, or EAGAIN when the request was not
   /// begun: it must be posted.
   virtual int write_at_once(ibv_qp& /*qp*/, const InlineWrite& /*write*/) { return EAGAIN; }
+  /// Does the same with two: a peer that gets the first gets the second at the same time.
+  virtual int write_pair_at_once(ibv_qp& /*qp*/, const WritePair& /*pair*/) { return EAGAIN; }
   /// Posts `count` receives without elements, all with this wr_id, as ibv_post_recv(3) does with a list of them, but at
   /// the cost of one. Returns ibv_post_recv(3)'s error, with as many posted as find room; EOPNOTSUPP, and none was
   /// posted, where the device knows lists only.

@@ -50,6 +50,9 @@ class SendWindow {
   }
   /// Returns the largest length of the next message: the rest of a buffer. 0 when no message may be sent.
   [[nodiscard]] std::uint32_t room();
+  /// Returns what the next two messages have room for, of at most `most` bytes together: at the end of a buffer it is
+  /// more than room().
+  [[nodiscard]] std::uint32_t room_of_two(std::uint32_t most);
   /// Uses one credit and up to `wanted` bytes of that room. Requires can_send() and wanted > 0.
   Placement take(std::uint32_t wanted);
 
@@ -109,6 +112,15 @@ class SendWindow {
 // Inline, because each runs once per message.
 
 inline std::uint32_t SendWindow::room() { return can_send() ? current_length() : 0; }
+
+inline std::uint32_t SendWindow::room_of_two(std::uint32_t most) {
+  const std::uint32_t first = std::min(room(), most);
+  const auto credits =
+      static_cast<std::uint16_t>(limit_.load(std::memory_order_acquire) - sequence_.load(std::memory_order_relaxed));
+  if (first == 0 || first == most || credits < 2 || !has_queued()) return first;
+  const std::uint32_t next = queued_[queued_head_.load(std::memory_order_relaxed) % kMaxQueued].length;
+  return std::min(first + next, most);
+}
 
 /// Returns the bytes left in the current buffer. Takes the next buffer when none are left.
 inline std::uint32_t SendWindow::current_length() {

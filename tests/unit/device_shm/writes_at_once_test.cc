@@ -1,6 +1,7 @@
-// Messages that are carried out by the call: verbs::RcExtensions::write_at_once().
+// Messages that are carried out by the call: verbs::RcExtensions::write_at_once() and write_pair_at_once().
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cerrno>
 #include <string>
 
@@ -83,6 +84,46 @@ TEST(WritesAtOnce, AreLeftToAPostWhereThePeerHasGone) {
   EXPECT_EQ(pair.alice.post_receive(1), 0);
   EXPECT_EQ(pair.alice.next().status, IBV_WC_WR_FLUSH_ERR);
   EXPECT_EQ(write_at_once(pair.alice, write_to(pair.bob, "late", 0, 1)), EAGAIN);
+}
+
+/// "headan" and "d body", of a list of "head" and "and body".
+struct TwoMessages {
+  explicit TwoMessages(const End& peer)
+      : list{{{reinterpret_cast<std::uint64_t>(head.data()), 4, 0},
+              {reinterpret_cast<std::uint64_t>(body.data()), 8, 0}}},
+        pair{list, part(peer, 100, 21), part(peer, 0, 22)} {}
+  static verbs::WritePair::Part part(const End& peer, std::size_t at, std::uint32_t immediate) {
+    return {6, peer.arena_mr->rkey, reinterpret_cast<std::uint64_t>(peer.arena.data() + at), immediate};
+  }
+  const std::string head = "head", body = "and body";
+  std::array<ibv_sge, 2> list;
+  verbs::WritePair pair;
+};
+
+TEST(WritesAtOnce, APairHasTheBytesOfOneList) {
+  RcPair pair;
+  pair.bob.post_receives(2);
+  const TwoMessages two(pair.bob);
+  ASSERT_EQ(pair.alice.device->rc().write_pair_at_once(*pair.alice.qp, two.pair), 0);
+  for (const auto& [immediate, bytes] : {std::pair{21U, 6U}, {22U, 6U}}) {
+    const ibv_wc wc = pair.bob.next();
+    EXPECT_EQ(wc.imm_data, immediate);
+    EXPECT_EQ(wc.byte_len, bytes);
+  }
+  EXPECT_EQ(text_at(pair.bob, 100, 6), "headan");
+  EXPECT_EQ(text_at(pair.bob, 0, 6), "d body");
+  EXPECT_TRUE(End::poll_once(*pair.alice.cq).empty());
+}
+
+TEST(WritesAtOnce, APairIsNotBegunWithoutTwoReceivesOrWhereItsMemoryIsNotGiven) {
+  RcPair pair;
+  pair.bob.post_receives(1);
+  TwoMessages two(pair.bob);
+  EXPECT_EQ(pair.alice.device->rc().write_pair_at_once(*pair.alice.qp, two.pair), EAGAIN);
+  pair.bob.post_receives(1);
+  two.pair.second.rkey += 1;
+  EXPECT_EQ(pair.alice.device->rc().write_pair_at_once(*pair.alice.qp, two.pair), EAGAIN);
+  EXPECT_TRUE(End::poll_once(*pair.bob.cq).empty());
 }
 
 }  // namespace

@@ -27,6 +27,21 @@ TEST(SendWindow, FillsABufferToItsLastByteAndNeverSpansTwo) {
   EXPECT_FALSE(window.can_send());  // no buffer, though credits are left
 }
 
+TEST(SendWindow, TwoMessagesHaveRoomInTwoBuffers) {
+  SendWindow window;
+  ASSERT_TRUE(window.reset({kFirst, 7, 100}, 10));
+  window.take(80);
+  EXPECT_EQ(window.room_of_two(60), 20U) << "nothing else is announced";
+  ASSERT_TRUE(window.add_buffer({kSecond, 8, 50}));
+  EXPECT_EQ(window.room_of_two(15), 15U);
+  EXPECT_EQ(window.room_of_two(60), 60U);
+  EXPECT_EQ(window.room_of_two(200), 70U);
+  window.set_limit(2);
+  EXPECT_EQ(window.room_of_two(60), 20U) << "there is one credit";
+  window.set_limit(1);
+  EXPECT_EQ(window.room_of_two(60), 0U);
+}
+
 TEST(SendWindow, StopsWhenTheSequenceEqualsTheLimit) {
   SendWindow window;
   ASSERT_TRUE(window.reset({kFirst, 7, 100}, 2));

@@ -53,17 +53,45 @@ std::optional<std::uint32_t> Outbox::take_contiguous(std::uint32_t bytes) {
   return place;
 }
 
+bool Outbox::has_room_for_two() {
+  if (uses_srq_) return false;
+  if (receives_known_ - receives_used_ < 2) static_cast<void>(look_for_receives());
+  if (peer_.ring_entries - (entries_used_ - entries_freed_) < 2) static_cast<void>(look_for_entries());
+  return receives_known_ - receives_used_ >= 2 && peer_.ring_entries - (entries_used_ - entries_freed_) >= 2;
+}
+
 bool Outbox::put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length) {
-  Entry& entry = peer_.entry(entries_used_);
+  store(entries_used_, type, flags, {imm, length});
+  ++entries_used_;
+  return tell(type, flags);
+}
+
+bool Outbox::put_pair(EntryType type, std::uint8_t flags, const std::array<Message, 2>& messages) {
+  // The peer reads entries in order, so the second one is not seen before the first one.
+  store(entries_used_ + 1, type, flags, messages[1]);
+  store(entries_used_, type, flags, messages[0]);
+  entries_used_ += 2;
+  receives_used_ += 2;
+  return tell(type, flags);
+}
+
+/// Stores an entry, which the peer sees at once.
+[[gnu::always_inline]] inline void Outbox::store(std::uint32_t index, EntryType type, std::uint8_t flags,
+                                                 const Message& message) {
+  Entry& entry = peer_.entry(index);
   // Loaded before the entry is stored, so that a peer that asks when its connection is new gets the stamp of the first
   // entry.
   if (!stamps_) stamps_ = peer_.doorbell().wants_stamps.load(std::memory_order_relaxed) != 0;
   const std::uint64_t stamp = stamps_ ? order_stamp() : 0;
-  entry.body.store(stamp << 32 | length, std::memory_order_relaxed);  // below 2^32: the limit of a message is 2^31
-  entry.head.store(peer_.lap(entries_used_) << 48 | std::uint64_t{static_cast<std::uint8_t>(type)} << 40 |
-                       std::uint64_t{flags} << 32 | imm,
+  entry.body.store(stamp << 32 | message.length,
+                   std::memory_order_relaxed);  // below 2^32: the limit of a message is 2^31
+  entry.head.store(peer_.lap(index) << 48 | std::uint64_t{static_cast<std::uint8_t>(type)} << 40 |
+                       std::uint64_t{flags} << 32 | message.imm,
                    std::memory_order_release);
-  ++entries_used_;
+}
+
+/// Rings for the entries that were stored if the peer wants that. Returns put()'s result.
+[[gnu::always_inline]] inline bool Outbox::tell(EntryType type, std::uint8_t flags) {
   fences_.behind_store();
   const std::uint32_t armed = peer_.doorbell().armed.load(std::memory_order_relaxed);
   fences_.follow(peer_.doorbell().wants_fences.load(std::memory_order_relaxed) != 0, entries_used_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -37,6 +38,8 @@ class Outbox {
       return true;
     return look_for_entries();
   }
+  /// Returns whether the peer has posted receives for two messages, and has room for their entries.
+  bool has_room_for_two();
   /// Returns whether the peer's queue pair is in an error state.
   [[nodiscard]] bool is_closed() const { return peer_.consumer().closed.load(std::memory_order_acquire) != 0; }
   /// Counts a receive that a message uses.
@@ -61,6 +64,13 @@ class Outbox {
   /// Stores the next entry and rings if the peer wants that. There must be room for it (has_entry()). Returns false
   /// when the bell has found that the peer has gone: nobody reads the entry.
   bool put(EntryType type, std::uint8_t flags, std::uint32_t imm, std::uint64_t length);
+  struct Message {
+    std::uint32_t imm;
+    std::uint64_t length;
+  };
+  /// Does the same with two messages, and counts their receives. There must be room (has_room_for_two()). The peer sees
+  /// both or none.
+  bool put_pair(EntryType type, std::uint8_t flags, const std::array<Message, 2>& messages);
 
   // The acknowledgements of entries with kEntryWantsAck are numbered.
   /// Returns the number of the next one.
@@ -89,6 +99,8 @@ class Outbox {
  private:
   bool look_for_receives();
   bool look_for_entries();
+  void store(std::uint32_t index, EntryType type, std::uint8_t flags, const Message& message);
+  bool tell(EntryType type, std::uint8_t flags);
   bool take_arming();
   void ring();
   [[nodiscard]] std::uint32_t payload_room() const;

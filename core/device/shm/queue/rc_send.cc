@@ -116,6 +116,22 @@ int SendSteps::write_at_once(const verbs::InlineWrite& write) {
   return is_heard ? 0 : verbs::kPostedUnheard;
 }
 
+int SendSteps::write_pair_at_once(const verbs::WritePair& pair) {
+  if (!outbox_.has_room_for_two()) return EAGAIN;
+  const auto find = [this](const verbs::WritePair::Part& part) {
+    return regions_.find(part.rkey, part.remote_address, part.length, IBV_ACCESS_REMOTE_WRITE);
+  };
+  constexpr auto kArena = PeerRegions::Target::Kind::arena;
+  const PeerRegions::Target first = find(pair.first), second = find(pair.second);
+  if (first.kind != kArena || second.kind != kArena) return EAGAIN;
+  gather(pair.list, 0, pair.first.length, first.memory);
+  gather(pair.list, pair.first.length, pair.second.length, second.memory);
+  const bool is_heard =
+      outbox_.put_pair(EntryType::write_imm, kEntryHasImm,
+                       {{{pair.first.immediate, pair.first.length}, {pair.second.immediate, pair.second.length}}});
+  return is_heard ? 0 : verbs::kPostedUnheard;
+}
+
 Step SendSteps::send(const ibv_send_wr& wr, SendProgress& progress) {
   const auto list = sges_of(wr);
   const std::uint64_t length = length_of(list);

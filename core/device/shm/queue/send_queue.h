@@ -44,6 +44,9 @@ class SendQueue {
   int write_at_once(const verbs::InlineWrite& write) {
     return direct_ && !signal_all_ ? steps_.write_at_once(write) : EAGAIN;
   }
+  int write_pair_at_once(const verbs::WritePair& pair) {
+    return direct_ && !signal_all_ ? steps_.write_pair_at_once(pair) : EAGAIN;
+  }
   [[nodiscard]] bool has_queued() const { return has_queued_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool is_empty() const { return queued() == 0; }
   /// Returns whether the next send may be carried out at once: connected, and nothing is queued.

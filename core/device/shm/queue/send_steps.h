@@ -48,6 +48,7 @@ class SendSteps {
   Step execute(const ibv_send_wr& wr, SendProgress& progress);
   /// verbs::RcExtensions::write_at_once(), when nothing is queued.
   int write_at_once(const verbs::InlineWrite& write);
+  int write_pair_at_once(const verbs::WritePair& pair);
 
  private:
   static Step fail(SendProgress& progress, ibv_wc_status status);

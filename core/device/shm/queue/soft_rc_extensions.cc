@@ -20,6 +20,11 @@ int SoftRcExtensions::write_at_once(ibv_qp& qp, const verbs::InlineWrite& write)
   return qp.qp_type == IBV_QPT_RC ? ours(qp).write_at_once(write) : EAGAIN;
 }
 
+int SoftRcExtensions::write_pair_at_once(ibv_qp& qp, const verbs::WritePair& pair) {
+  if (qp.qp_type != IBV_QPT_RC) return EAGAIN;
+  return ours(qp).with_sends([&](SendQueue& sends) { return sends.write_pair_at_once(pair); });
+}
+
 int SoftRcExtensions::post_counted(ibv_qp& qp, std::uint64_t wr_id, std::uint32_t count) {
   return qp.qp_type == IBV_QPT_RC ? ours(qp).receiver().post_counted(wr_id, count) : EOPNOTSUPP;
 }

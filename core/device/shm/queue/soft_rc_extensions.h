@@ -12,6 +12,7 @@ class SoftRcExtensions final : public verbs::RcExtensions {
   explicit SoftRcExtensions(bool wakes_through_connection) : wakes_through_connection_(wakes_through_connection) {}
 
   int write_at_once(ibv_qp& qp, const verbs::InlineWrite& write) override;
+  int write_pair_at_once(ibv_qp& qp, const verbs::WritePair& pair) override;
   int post_counted(ibv_qp& qp, std::uint64_t wr_id, std::uint32_t count) override;
   bool ask_for_stamps(ibv_qp& qp) override;
   [[nodiscard]] std::uint64_t peer_group(ibv_qp& qp) override;
