@@ -193,7 +193,16 @@ bool OverflowAreas::consume(std::uint64_t bytes) {
 // -- the ends
 
 void OverflowAreas::tell_end(std::uint64_t ring_bytes, bool has_unread) {
-  if (in_.is_open()) reads_.tell_end(ring_bytes + in_.read_bytes(), has_unread || in_.has_unread());
+  if (!in_.is_open() || waits_for_accept_.load(std::memory_order_relaxed)) return;
+  reads_.tell_end(ring_bytes + in_.read_bytes(), has_unread || in_.has_unread());
+}
+
+void OverflowAreas::expect_accept() {
+  if (words_ != nullptr) own_words().reads.end.store(engine::ReadWords::kNotAccepted, std::memory_order_release);
+}
+
+void OverflowAreas::note_accept() {
+  if (waits_for_accept_.exchange(false, std::memory_order_relaxed)) reads_.note_accept();
 }
 
 engine::StreamEnd OverflowAreas::end_of_peer(std::uint64_t sent_bytes, bool was_asleep) const {

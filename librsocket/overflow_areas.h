@@ -87,6 +87,13 @@ class OverflowAreas {
   /// Tells the peer that this process ends, or gives up its copy. Threads: any.
   /// @param has_unread  whether bytes wait in the ring; those in the area are known here
   void tell_end(std::uint64_t ring_bytes, bool has_unread);
+  // Until the application of the peer has accepted the connection, every end of the peer's process is a reset, that by
+  // a signal, too.
+  /// For the end that connects, before it does.
+  void expect_accept();
+  /// For the other end, before it answers, and when its application has accepted.
+  void wait_for_accept() { waits_for_accept_.store(true, std::memory_order_relaxed); }
+  void note_accept();
   /// Returns how the peer's end came about, after it has ended.
   /// @param sent_bytes  into the peer's ring
   /// @param was_asleep  engine::SentBytes::was_peer_asleep
@@ -143,6 +150,7 @@ class OverflowAreas {
   OverflowCharge charge_in_;   ///< for the window of ours
   std::atomic<Nanos> gives_back_at_{Nanos::max()};
   std::atomic<std::uint32_t> appends_{0};
+  std::atomic<bool> waits_for_accept_{false};
   unsigned forks_ = 0;  ///< when they were opened
 };
 

@@ -41,6 +41,12 @@ Status check_message(const msghdr* message) {
   return ok();
 }
 
+/// Returns whether readv(2) permits the length of each part, which it checks before the memory.
+bool are_lengths_possible(const msghdr& message) {
+  const auto parts = parts_of(message);
+  return std::all_of(parts.begin(), parts.end(), [](const iovec& part) { return part.iov_len <= SSIZE_MAX; });
+}
+
 bool are_parts_there(KnownPages& pages, const msghdr& message) {
   const auto parts = parts_of(message);
   return std::all_of(parts.begin(), parts.end(),
@@ -137,6 +143,7 @@ void tell_unread(Lookup& socket, msghdr& message, void* room, std::size_t bytes)
 Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
   if (are_parts_there(known_memory.writable, message)) [[likely]]
     return runtime::receive(socket, message, flags);
+  if (!are_lengths_possible(message)) return Error{EINVAL, "recvmsg: length"};
   return receive_what_fits(socket, message, flags);
 }
 
@@ -232,6 +239,7 @@ Result<ssize_t> send_checked(Lookup& socket, const msghdr* message, int flags) {
   }
   if (are_parts_there(known_memory.readable, *message)) [[likely]]
     return runtime::send(socket, *message, flags);
+  if (!are_lengths_possible(*message)) return Error{EINVAL, "sendmsg: length"};
   return why_not_from_bad(socket, *message, flags);
 }
 

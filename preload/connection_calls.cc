@@ -61,12 +61,18 @@ int accept_ours(int fd, sockaddr* address, socklen_t* length, int flags, Libcs l
   return out;
 }
 
-int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> (runtime::Endpoint::*name)(),
+Result<SocketAddress> local_name(Lookup& socket) { return socket->local_name(); }
+Result<SocketAddress> peer_name(Lookup& socket) {
+  if (became_kernels_elsewhere(socket)) return kAskKernel;  // and may have no peer there any more
+  return socket->peer_name();
+}
+
+int name_of(int fd, sockaddr* address, socklen_t* length, Result<SocketAddress> (*name)(Lookup&),
             int (*libcs)(int, sockaddr*, socklen_t*)) {
   return route_pinned(
       fd,
       [&](Lookup& socket) -> Status {
-        auto found = ((*socket).*name)();
+        auto found = name(socket);
         if (!found) return found.error();
         if (const Status room = check_room_for_address(address, length); !room) return room;
         found->copy_to(address, length);
@@ -92,13 +98,22 @@ Status bind_again(Lookup& socket, int fd, const sockaddr* address, socklen_t len
   return real.bind(fd, address, length) != 0 ? Status(Error::last("bind")) : ok();
 }
 
+/// Carries out connect(2) with AF_UNSPEC on a connection that other processes have, too. The kernel disconnects the
+/// socket that stands for it in all of them.
+Status disconnect_for_all(runtime::Endpoint& socket, int fd) {
+  if (!hand_overs().become_kernels(runtime::Ref::share(socket))) return Error{EISCONN, "connect: shared"};
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  return real.connect(fd, &nowhere, sizeof nowhere) != 0 ? Status(Error::last("connect")) : ok();
+}
+
 /// Carries out connect(2) with AF_UNSPEC on what is on a ring. Returns nothing where the socket does so itself.
-std::optional<Status> disconnect_ours(runtime::Endpoint& socket) {
+std::optional<Status> disconnect_ours(runtime::Endpoint& socket, int fd) {
   auto* const chosen = socket.as_chosen_socket();
   if (chosen == nullptr && !hand_overs().is_connection(socket)) return std::nullopt;  // neither made nor accepted
   if (chosen != nullptr && chosen->choice().is_on_no_way_yet()) hand_overs().give_to_kernel(*chosen);
   if (chosen != nullptr && chosen->is_kernel_socket()) return std::nullopt;
-  return hand_overs().become_unconnected(socket);
+  Status alone = hand_overs().become_unconnected(socket);
+  return !alone && alone.error().code == EISCONN ? disconnect_for_all(socket, fd) : alone;
 }
 
 /// Returns whether a connect(2) tells that its connection was made, and has been reset since.
@@ -134,8 +149,9 @@ int connect_ours(int fd, const sockaddr* address, socklen_t length) {
       [&](Lookup& socket) -> Status {
         if (Status fine = check_address(address, length); !fine) return fine;
         if (length < sizeof address->sa_family) return Error{EINVAL, "connect: address"};
+        if (became_kernels_elsewhere(socket)) return kAskKernel;
         if (address->sa_family == AF_UNSPEC) [[unlikely]] {
-          if (const auto done = disconnect_ours(*socket)) return *done;
+          if (const auto done = disconnect_ours(*socket, fd)) return *done;
         }
         const Status connected = connect_uninterrupted(socket, fd, address, length);
         if (is_reset(connected) && hand_overs().is_connection(*socket)) {
@@ -200,11 +216,11 @@ RS_INTERCEPT int shutdown(int fd, int how) {
 }
 
 RS_INTERCEPT int getsockname(int fd, sockaddr* address, socklen_t* length) {
-  return name_of(fd, address, length, &runtime::Endpoint::local_name, real.getsockname);
+  return name_of(fd, address, length, local_name, real.getsockname);
 }
 
 RS_INTERCEPT int getpeername(int fd, sockaddr* address, socklen_t* length) {
-  return name_of(fd, address, length, &runtime::Endpoint::peer_name, real.getpeername);
+  return name_of(fd, address, length, peer_name, real.getpeername);
 }
 
 RS_BY_NUMBER(bind);

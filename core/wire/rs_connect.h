@@ -63,7 +63,7 @@ struct RsOverflow {
 };
 static_assert(sizeof(RsOverflow) == 16 && alignof(RsOverflow) == 1);
 /// Has changed with OverflowWords: ends of different versions have no overflow areas.
-inline constexpr std::uint32_t kRsOverflowMagic = 0x52534f32;
+inline constexpr std::uint32_t kRsOverflowMagic = 0x52534f33;
 inline constexpr std::uint32_t kRsOverflowWordBytes = 64;
 inline constexpr std::uint32_t kMaxRsOverflow = 64u << 20;
 

@@ -61,7 +61,6 @@ Result<SocketPair> tcp_pair(const SocketAddress& local, const SocketAddress& pee
   if (!theirs) return Error::last("hand-over: accept");
   auto caller = name_of(::getpeername, theirs.get());
   if (!expected || !caller || !(*expected == *caller)) return Error{EPERM, "hand-over: somebody else was faster"};
-  set_option(theirs.get(), IPPROTO_TCP, TCP_NODELAY);
   set_option(relays.get(), IPPROTO_TCP, TCP_NODELAY);
   return SocketPair{std::move(theirs), std::move(relays)};
 }
@@ -77,7 +76,7 @@ void copy_options(StreamSocket& socket, int theirs) {
       Option{SOL_SOCKET, SO_RCVTIMEO},       Option{SOL_SOCKET, SO_SNDTIMEO},    Option{SOL_SOCKET, SO_LINGER},
       Option{SOL_SOCKET, SO_RCVLOWAT},       Option{SOL_SOCKET, SO_KEEPALIVE},   Option{SOL_SOCKET, SO_OOBINLINE},
       Option{IPPROTO_TCP, TCP_KEEPIDLE},     Option{IPPROTO_TCP, TCP_KEEPINTVL}, Option{IPPROTO_TCP, TCP_KEEPCNT},
-      Option{IPPROTO_TCP, TCP_USER_TIMEOUT}, Option{IPPROTO_TCP, TCP_INQ},
+      Option{IPPROTO_TCP, TCP_USER_TIMEOUT}, Option{IPPROTO_TCP, TCP_INQ},       Option{IPPROTO_TCP, TCP_NODELAY},
   };
   for (const Option& option : kOptions) {
     std::array<std::byte, 64> value;

@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/rare_calls.h"
+#include "core/base/unique_fd.h"
 #include "core/poll/poll_set.h"
 #include "core/poll/socket_calls.h"
 #include "core/runtime/fd_table.h"
@@ -65,6 +67,18 @@ class End {
   /// Returns whether another process uses the connection, too. That process then reads the input and ends the
   /// connection.
   [[nodiscard]] bool is_guest() const { return is_guest_; }
+  /// Returns a duplicate of the ring's link, which hangs up once no process has the other end of the connection. Empty
+  /// for a connection in the kernel, or without a free number.
+  [[nodiscard]] UniqueFd link() const { return is_ring_ ? own_duplicate(fd_) : UniqueFd(); }
+  /// Returns whether the ring's connection has been reset. Looks for that.
+  [[nodiscard]] bool is_reset() const {
+    Lookup ring = fd_table().find(fd_);
+    auto* const connection = ring_of(ring);
+    if (connection == nullptr || !connection->is_connected()) return false;
+    ring.pin();
+    connection->progress().look_for_reset();
+    return connection->core().connection->ends().failure() != 0;
+  }
   void shut_down(int how) {
     if (is_guest_) return;
     if (is_ring_) {
@@ -234,6 +248,7 @@ class Pair {
     if (done_ || !started_) return;
     add(entries, ring_.fd(), from_ring_.wants_to_read() && !ring_.is_guest(), to_ring_.wants_to_write());
     add(entries, kernel_.fd(), to_ring_.wants_to_read(), from_ring_.wants_to_write());
+    if (link_) entries.push_back({link_.get(), 0, 0});  // for POLLHUP
   }
 
   void move() {
@@ -241,11 +256,11 @@ class Pair {
     const Status in = ring_.is_guest() ? ok() : from_ring_.move(ring_, kernel_);
     const Status out = in ? to_ring_.move(kernel_, ring_) : in;
     if (!in || !out) {
-      ring_.reset();
-      kernel_.reset();
-      done_ = true;
+      reset();
     } else if ((from_ring_.is_done() || ring_.is_guest()) && to_ring_.is_done()) {
       end();
+    } else if (from_ring_.is_done()) {
+      end_with_ring();
     }
   }
   [[nodiscard]] std::uint64_t moved() const { return from_ring_.moved() + to_ring_.moved(); }
@@ -260,6 +275,21 @@ class Pair {
   }
 
  private:
+  void reset() {
+    ring_.reset();
+    kernel_.reset();
+    done_ = true;
+  }
+  /// Ends the connection once nobody has the other end of the ring, although the program has not closed its socket, and
+  /// may never do so: a socket in TCP_REPAIR ends without a word. The kernel answers what still comes by a reset, and
+  /// waits for the program's end as long as for that of any closed socket (tcp_fin_timeout, tcp(7)).
+  void end_with_ring() {
+    if (!link_) link_ = ring_.link();
+    pollfd entry{link_.get(), 0, 0};
+    if (::poll(&entry, 1, 0) <= 0) return;
+    link_.reset();
+    ring_.is_reset() || to_ring_.wants_to_write() ? reset() : end();
+  }
   /// Returns whether bytes, or the end, have waited for a while, and the owner has not used the connection since the
   /// fork: it has left it to the program, which reads. An owner that comes later gets the kernel socket, and the bytes
   /// if the program has not taken them.
@@ -289,6 +319,7 @@ class Pair {
 
   End ring_;
   End kernel_;
+  UniqueFd link_;  ///< of the ring, once its peer has ended its stream
   Direction from_ring_;
   Direction to_ring_;
   bool started_;

@@ -96,6 +96,21 @@ TEST_F(BadPointers, WhatFitsInFrontOfABadPageIsReceived) {
   ASSERT_EQ(::write(alice_, "0123456789", 10), 10);
 }
 
+TEST_F(BadPointers, AreNotLookedAtWhereALengthIsImpossible) {
+  char room[16];
+  std::vector<char*> places = memory_.unwritable();
+  places.push_back(room);
+  for (char* const place : places) {
+    iovec parts[]{{place, 8}, {place, SIZE_MAX}};
+    msghdr message = message_of(parts[1]);
+    const auto expect_einval = [](ssize_t result) { EXPECT_EQ(error_of(result), EINVAL); };
+    expect_einval(::readv(bob_, parts, 2));
+    expect_einval(::writev(alice_, parts, 2));
+    expect_einval(::recvmsg(bob_, &message, 0));
+    expect_einval(::sendmsg(alice_, &message, 0));
+  }
+}
+
 TEST_F(BadPointers, ToSendFrom) {
   for (const char* const place : memory_.unreadable()) {
     EXPECT_EFAULT(::send(alice_, hidden(place), 8, 0));

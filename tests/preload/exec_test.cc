@@ -385,8 +385,9 @@ TEST(Exec, ACloseOnExecConnectionEnds) {
 TEST(Exec, TheEndOfTheProgramIsTheEndOfTheConnection) {
   const Call call([&](int client) {
     become_standard_streams(client);
-    ::execlp("sleep", "sleep", "1000", nullptr);
+    ::execlp("sh", "sh", "-c", "echo up; exec sleep 1000", nullptr);
   });
+  EXPECT_EQ(receive(call.fd, 3), "up\n");
   ::kill(call.peer, SIGKILL);
   EXPECT_EQ(wait_for(call.peer), 128 + SIGKILL);
   EXPECT_EQ(receive_all(call.fd), "");

@@ -322,6 +322,18 @@ TEST(OptionsWithEffect, EachReceiveTellsHowManyBytesAreLeft) {
   EXPECT_EQ(end.unread, 1);
 }
 
+TEST(OptionsWithEffect, AConnectionThatBecomesTheKernelsSendsWithoutDelayWhereItWasTold) {
+  for (const int is_told : {0, 1}) {
+    auto [alice, bob] = connected_pair();
+    ASSERT_NO_FATAL_FAILURE(set_number(alice, IPPROTO_TCP, TCP_NODELAY, is_told));
+    ASSERT_EQ(::fcntl(alice, F_SETFL, O_ASYNC), 0);
+    ASSERT_FALSE(is_on_ring(alice));
+    EXPECT_EQ(number_of(alice, IPPROTO_TCP, TCP_NODELAY), is_told);
+    ASSERT_EQ(::write(bob, "0123456789", 10), 10);
+    EXPECT_EQ(read_all(alice, 10), "0123456789");
+  }
+}
+
 TEST(OptionsWithEffect, TheSegmentSizeIsAboutThatOfLoopback) {
   auto [alice, bob] = connected_pair();
   EXPECT_GE(number_of(alice, IPPROTO_TCP, TCP_MAXSEG), 16'384) << "iperf3 -u chooses the size of its datagrams by it";

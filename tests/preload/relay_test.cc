@@ -1,6 +1,7 @@
 // The relay, a process between a ring and the kernel socket with which two processes of a family go on: what it has
 // moved when they look, and when it ends.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,6 +18,21 @@
 namespace ringsock::preloaded {
 namespace {
 
+/// Echoes until the end, or until "end": then ends its own stream, and reads nothing of what comes.
+void echo_until_end(int client) {
+  std::string text(64, ' ');
+  for (;;) {
+    const ssize_t got = ::recv(client, text.data(), text.size(), 0);
+    if (got <= 0) return;
+    const std::string message = text.substr(0, static_cast<std::size_t>(got));
+    if (message == "end") break;
+    send_all(client, message);
+  }
+  ::shutdown(client, SHUT_WR);
+  pollfd entry{client, POLLIN, 0};
+  ::poll(&entry, 1, -1);
+}
+
 /// A connection to a peer that answers "?" with "data". A child has asked, and still has the connection. The answer is
 /// there, and nobody has read it.
 struct Family {
@@ -29,7 +45,7 @@ struct Family {
     expect(receive(client, 1) == "?", "the question");
     send_all(client, "data");
     has_answered.give();
-    echo(client);
+    echo_until_end(client);
   });
   int fd = connect_to(listener.port);
   pid_t child = spawn([this] {
@@ -87,7 +103,8 @@ class RelayOfASubreaper : public testing::Test {
     relay_ = find_relay();
     ASSERT_GT(relay_, 0);
   }
-  void TearDown() override {
+  void TearDown() override { await_end(); }
+  void await_end() const {
     while (relay_ > 0 && !has_ended(relay_)) std::this_thread::yield();
   }
   Family family_;
@@ -98,6 +115,32 @@ TEST_F(RelayOfASubreaper, EndsWithItsConnection) {
   family_.end_child();
   family_.end();
 }  // TearDown() waits for the end
+
+/// A socket that its program forgets, or that it has closed without a word (TCP_REPAIR).
+TEST_F(RelayOfASubreaper, EndsWithThePeerThoughTheProgramKeepsItsSocket) {
+  family_.end_child();
+  ASSERT_EQ(::kill(family_.peer, SIGKILL), 0);
+  EXPECT_EQ(wait_for(family_.peer), 128 + SIGKILL);
+  await_end();
+  EXPECT_EQ(receive_all(family_.fd), "");
+  EXPECT_EQ(::send(family_.fd, "x", 1, MSG_NOSIGNAL), 1);
+  pollfd entry{family_.fd, 0, 0};
+  EXPECT_EQ(::poll(&entry, 1, -1), 1);
+  EXPECT_EQ(entry.revents, POLLERR | POLLHUP) << "the kernel has answered by a reset";
+  ::close(family_.fd);
+}
+
+TEST_F(RelayOfASubreaper, TellsTheProgramOfAResetAfterTheEndOfThePeersStream) {
+  family_.end_child();
+  send_all(family_.fd, "end");
+  EXPECT_EQ(receive_all(family_.fd), "");
+  send_all(family_.fd, "unread");
+  EXPECT_EQ(wait_for(family_.peer), 0);
+  pollfd entry{family_.fd, 0, 0};
+  EXPECT_EQ(::poll(&entry, 1, -1), 1);
+  EXPECT_EQ(entry.revents, POLLERR | POLLHUP);
+  ::close(family_.fd);
+}
 
 TEST_F(RelayOfASubreaper, SleepsWhileNothingHappensAndNobodyElseHasTheConnection) {
   family_.end_child();

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <atomic>
@@ -320,6 +321,44 @@ TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionAndTheSocketMayC
 TEST(PreloadedSetup, AConnectWithoutAnAddressResetsAnAcceptedConnection) {
   auto [alice, bob] = connected_pair();
   disconnect_and_expect_reset(bob, alice);
+}
+
+/// Ends without the connection of its parent, and tells by its status whether it has a peer.
+[[noreturn]] void tell_whether_connected(int fd) {
+  Address peer;
+  peer.length = sizeof peer.storage;
+  const bool is_connected = ::getpeername(fd, peer.get(), &peer.length) == 0;
+  char byte = 0;
+  static_cast<void>(::recv(fd, &byte, 1, MSG_DONTWAIT));  // the kernel leaves the error of the reset
+  const bool reads = ::recv(fd, &byte, 1, MSG_DONTWAIT) >= 0 || errno != ENOTCONN;
+  ::_exit((is_connected ? 1 : 0) + (reads ? 2 : 0));
+}
+
+TEST(PreloadedSetup, AConnectWithoutAnAddressResetsTheConnectionThatAForkedChildHasToo) {
+  for (const bool has_child_used_it : {false, true}) {
+    auto [alice, bob] = connected_pair();
+    int used[2], done[2];
+    ASSERT_EQ(::pipe(used), 0);
+    ASSERT_EQ(::pipe(done), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (const int fd : {int(bob), used[0], done[1]}) ::close(fd);
+      if (has_child_used_it && ::write(alice, "hello", 5) != 5) ::_exit(4);
+      ::close(used[1]);
+      char none = 0;
+      if (::read(done[0], &none, 1) != 0) ::_exit(8);
+      tell_whether_connected(alice);
+    }
+    for (const int fd : {used[1], done[0]}) ::close(fd);
+    char none = 0;
+    EXPECT_EQ(::read(used[0], &none, 1), 0);
+    EXPECT_EQ(read_all(bob, has_child_used_it ? 5 : 0), has_child_used_it ? "hello" : "");
+    disconnect_and_expect_reset(alice, bob);
+    for (const int fd : {used[0], done[1]}) ::close(fd);
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST(PreloadedSetup, AConnectWithoutAnAddressEndsListening) {

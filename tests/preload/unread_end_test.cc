@@ -346,6 +346,66 @@ TEST_P(ProcessThatEnds, ShowsTheResetInTheFirstReportOfAnEpollSetThatWaitsForRoo
   }
 }
 
+/// A process that listens, and ends once its client is connected. It accepts nobody.
+class ServerThatAcceptsNobody {
+ public:
+  explicit ServerThatAcceptsNobody(const HowItEnds& how) {
+    EXPECT_EQ(::pipe(port_), 0);
+    EXPECT_EQ(::pipe(may_end_), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(may_end_[1]);
+      const Fd listener = listening();
+      const std::uint16_t port = name_of(listener).port();
+      char none = 0;
+      if (::write(port_[1], &port, sizeof port) != sizeof port || ::read(may_end_[0], &none, 1) < 0) ::_exit(1);
+      how.end(listener);
+      ::_exit(1);
+    }
+    std::uint16_t port = 0;
+    EXPECT_EQ(::read(port_[0], &port, sizeof port), ssize_t{sizeof port});
+    client = Fd(::socket(AF_INET, SOCK_STREAM, 0));  // which the server does not have
+    Address server = Address::loopback(AF_INET, port);
+    EXPECT_EQ(::connect(client, server.get(), server.length), 0);
+    EXPECT_EQ(is_on_ring(client), preloaded());
+  }
+  ServerThatAcceptsNobody(const ServerThatAcceptsNobody&) = delete;
+  ServerThatAcceptsNobody& operator=(const ServerThatAcceptsNobody&) = delete;
+  ~ServerThatAcceptsNobody() {
+    for (const int fd : {port_[0], port_[1], may_end_[0]}) ::close(fd);
+  }
+  void end() {
+    ::close(may_end_[1]);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  Fd client;
+
+ private:
+  int port_[2];
+  int may_end_[2];
+  pid_t pid_ = -1;
+};
+
+TEST_P(ProcessThatEnds, ResetsAClientThatItHasNotAccepted) {
+  ServerThatAcceptsNobody server(GetParam());
+  server.end();
+  EXPECT_EQ(poll_once(server.client, POLLIN | POLLOUT | POLLRDHUP, 5000),
+            POLLIN | POLLOUT | POLLRDHUP | POLLERR | POLLHUP);
+  EXPECT_EQ(error_of_recv(server.client), ECONNRESET);
+  EXPECT_EQ(error_of_recv(server.client), 0);
+  EXPECT_EQ(error_of_send(server.client), EPIPE);
+}
+
+TEST_P(ProcessThatEnds, ResetsAClientThatItHasNotAcceptedAndThatHasEndedItsStream) {
+  ServerThatAcceptsNobody server(GetParam());
+  ASSERT_EQ(::shutdown(server.client, SHUT_WR), 0);
+  server.end();
+  EXPECT_EQ(poll_once(server.client, POLLIN, 5000), POLLIN | POLLERR | POLLHUP);
+  EXPECT_EQ(socket_error(server.client), ECONNRESET);
+  EXPECT_EQ(error_of_recv(server.client), 0);
+}
+
 TEST_P(ProcessThatEnds, ResetsAfterTheEndOfItsStream) {
   Server server(GetParam(), [](int fd) {
     wait_for(fd, 7);

@@ -15,8 +15,12 @@ namespace ringsock::engine {
 struct ReadWords {
   std::atomic<std::uint64_t> ring;  ///< bytes read from the ring
   /// Twice the number of bytes, plus 1, that the peer had read of ring and overflow area when a process of it ended;
-  /// plus 1 if bytes waited. 0: none has said so.
+  /// plus 1 if bytes waited. 0: none has said so. kNotAccepted: nobody has accepted the connection.
   std::atomic<std::uint64_t> end;
+
+  /// Every end of the peer is a reset, as TCP resets what a listener has given to nobody, whatever has been sent. The
+  /// end that connects stores it before it connects.
+  static constexpr std::uint64_t kNotAccepted = 1;
 };
 
 enum class StreamEnd : std::uint8_t {
@@ -43,6 +47,8 @@ class ReadTeller {
   void tell_end(std::uint64_t all_bytes, bool has_unread) {
     words_->end.store((all_bytes + 1) << 1 | (has_unread ? 1 : 0), std::memory_order_release);
   }
+  /// The application has accepted the connection.
+  void note_accept() { words_->end.store(0, std::memory_order_release); }
 
  private:
   ReadWords nobodys_{};
@@ -59,7 +65,7 @@ struct SentBytes {
 
 /// Returns how the peer's end came about as it has told it itself, unknown when it has not, or has read more since.
 inline StreamEnd told_end(std::uint64_t end, std::uint64_t read_from_ring, const SentBytes& sent) {
-  if (end == 0 || end >> 1 != ((read_from_ring + sent.read_from_overflow + 1) & UINT64_MAX >> 1))
+  if (end <= ReadWords::kNotAccepted || end >> 1 != ((read_from_ring + sent.read_from_overflow + 1) & UINT64_MAX >> 1))
     return StreamEnd::unknown;
   return (end & 1) != 0 ? StreamEnd::unread : StreamEnd::in_order;
 }
@@ -77,7 +83,9 @@ inline bool has_got_next(const ReadWords& own, const SentBytes& sent) {
 /// Returns how the peer's end came about. The peer can write any numbers, and gets the end that it asks for.
 inline StreamEnd end_of_peer(const ReadWords& own, const SentBytes& sent) {
   const std::uint64_t read = own.ring.load(std::memory_order_acquire);
-  const StreamEnd told = told_end(own.end.load(std::memory_order_acquire), read, sent);
+  const std::uint64_t end = own.end.load(std::memory_order_acquire);
+  if (end == ReadWords::kNotAccepted) return StreamEnd::unread;
+  const StreamEnd told = told_end(end, read, sent);
   if (told != StreamEnd::unknown) return told;
   const bool has_read_all = static_cast<std::int64_t>(sent.in_ring - read) <= 0 && sent.is_overflow_empty;
   return has_read_all || sent.was_peer_asleep ? StreamEnd::in_order : StreamEnd::unread;

@@ -43,6 +43,16 @@ TEST(EndOfPeer, IsNotWhatAProcessHasSaidWhenAnotherOneHasReadMore) {
   EXPECT_EQ(stream.end({7, 100, true, false}), StreamEnd::in_order);  // of the overflow area
 }
 
+TEST(EndOfPeer, IsAResetBeforeThePeerHasAcceptedWhateverWasSent) {
+  Stream stream;
+  stream.alices.end.store(ReadWords::kNotAccepted);
+  EXPECT_EQ(stream.end({0, 0, true, false}), StreamEnd::unread);
+  EXPECT_EQ(stream.end({7, 0, true, true}), StreamEnd::unread);
+  EXPECT_FALSE(engine::has_got_next(stream.alices, {0, 0, true, false})) << "nobody reads the message";
+  stream.bob.note_accept();
+  EXPECT_EQ(stream.end({0, 0, true, false}), StreamEnd::in_order);
+}
+
 TEST(EndOfPeer, DoesNotCountWhatCameAfterTheEndOfASleeper) {
   Stream stream;
   stream.bob.tell(7);
