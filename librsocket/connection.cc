@@ -1,6 +1,7 @@
 #include "librsocket/connection.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <chrono>
@@ -175,26 +176,37 @@ void Connection::add_hot_lines(HotLines& lines) const {
 
 // -- completions
 
+/// Handles the completions that fit into `room`, and that are there. Returns whether there may be more.
+bool Connection::take_batch(std::span<ibv_wc> room, Polled& polled) {
+  const int count = ibv_poll_cq(completions_.get(), static_cast<int>(room.size()), room.data());
+  if (count < 0) {
+    ends().fail(EIO);
+    polled.changed = true;
+    return false;
+  }
+  if (count == 0) return false;
+  const auto completions = room.first(static_cast<std::size_t>(count));
+  if (!receives_.has_room_for(count)) polled.changed |= receiving_.post_owed_receives();
+  for (const ibv_wc& completion : completions) polled.changed |= handle(completion);
+  if (stamps_.has() && !polled.has_stamp) polled.has_stamp = stamps_.take(completions);
+  if (receives_.has_control()) polled.changed |= receiving_.post_owed_receives();
+  return completions.size() == room.size();
+}
+
 bool Connection::poll() {
-  constexpr int kBatch = ReceiveRequests::kBatch;
-  ibv_wc completions[kBatch];
-  bool changed = false;
-  std::lock_guard guard(core().poll_lock);
+  constexpr std::size_t kFew = 8;  // the caller may be a handler on a small signal stack
+  const std::lock_guard guard(core().poll_lock);
   if (core().is_suspended()) [[unlikely]]
     return false;
-  bool has_stamp = false;
+  std::array<ibv_wc, kFew> few;
+  Polled polled;
+  return take_batch(few, polled) ? poll_many(polled) : polled.changed;
+}
+
+[[gnu::noinline]] bool Connection::poll_many(Polled& polled) {
+  std::array<ibv_wc, ReceiveRequests::kBatch> many;
   for (int batches = 0; batches < kMaxBatchesPerPoll; ++batches) {
-    const int count = ibv_poll_cq(completions_.get(), kBatch, completions);
-    if (count < 0) {
-      ends().fail(EIO);
-      return true;
-    }
-    if (count == 0) return changed;
-    if (!receives_.has_room_for(count)) changed |= receiving_.post_owed_receives();
-    for (int i = 0; i < count; ++i) changed |= handle(completions[i]);
-    if (stamps_.has() && !has_stamp) has_stamp = stamps_.take({completions, completions + count});
-    if (receives_.has_control()) changed |= receiving_.post_owed_receives();
-    if (count < kBatch) return changed;
+    if (!take_batch(many, polled)) return polled.changed;
   }
   // There is more: a thread that is about to sleep must look again.
   return true;

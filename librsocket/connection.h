@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "core/base/result.h"
 #include "core/verbs/connection_manager.h"
@@ -113,6 +114,13 @@ class Connection {
   Status make_queue_pair(verbs::ConnectionId& id, ibv_qp_cap& capacity);
   Result<SendRing> make_send_ring();
 
+  /// What one poll() has found.
+  struct Polled {
+    bool changed = false;
+    bool has_stamp = false;
+  };
+  bool take_batch(std::span<ibv_wc> room, Polled& polled);
+  bool poll_many(Polled& polled);
   bool handle(const ibv_wc& completion);
   bool handle_failed(const ibv_wc& completion);
   void note_end_of_link(std::uint32_t cause);

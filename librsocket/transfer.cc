@@ -214,7 +214,7 @@ Result<ssize_t> StreamTransfer::receive_nothing() {
 
 /// tcp(7): MSG_TRUNC discards the bytes instead of storing them.
 Result<ssize_t> StreamTransfer::discard(std::size_t length, int flags) {
-  std::byte scratch[4096];
+  std::byte scratch[1024];
   if (length == 0) {
     IoCursor nothing(scratch, 0);
     return receive_into(nothing, 0, flags);

@@ -8,7 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <deque>
+#include <memory>
 #include <memory_resource>
 #include <optional>
 #include <utility>
@@ -39,6 +39,35 @@ constexpr std::size_t kMostCounted = 4096;
 
 std::uint32_t interest_of(const pollfd& entry) { return static_cast<std::uint16_t>(entry.events) | kAlwaysReported; }
 
+/// The watches of a call. They stay where they are, because endpoints know their places.
+class Watches {
+ public:
+  explicit Watches(std::pmr::memory_resource& memory) : memory_(&memory) {}
+  Watches(const Watches&) = delete;
+  Watches& operator=(const Watches&) = delete;
+  ~Watches() {
+    clear();
+    if (most_ > 0) memory_.deallocate(first_, most_);
+  }
+  /// Called once, before the first add(), or with the same number again.
+  void reserve(std::size_t most) {
+    if (most_ > 0) return;
+    first_ = memory_.allocate(most);
+    most_ = most;
+  }
+  void add(Endpoint& endpoint, std::uint32_t interest, int bell) {
+    std::construct_at(first_ + count_, endpoint, interest, bell);
+    ++count_;
+  }
+  void clear() { std::destroy_n(first_, std::exchange(count_, 0)); }
+
+ private:
+  std::pmr::polymorphic_allocator<SleeperWatch> memory_;
+  SleeperWatch* first_ = nullptr;
+  std::size_t count_ = 0;
+  std::size_t most_ = 0;
+};
+
 /// One call of poll_endpoints() that includes endpoints.
 class PollCall {
  public:
@@ -48,7 +77,8 @@ class PollCall {
         kernel_(&memory),
         kernel_index_(&memory),
         doorbells_(&memory),
-        sleepers_(&memory) {}
+        waited_(&memory),
+        sleepers_(memory) {}
   PollCall(const PollCall&) = delete;
   PollCall& operator=(const PollCall&) = delete;
   ~PollCall() {
@@ -57,6 +87,7 @@ class PollCall {
 
   /// @return false when no descriptor is an endpoint's.
   bool look_up() {
+    reserve_for_few();
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].revents = 0;
       if (entries_[i].fd < 0) continue;
@@ -71,6 +102,11 @@ class PollCall {
   }
 
   Result<int> run(Nanos timeout, const sigset_t* mask);
+
+  /// Up to this number of entries the call needs no more than kBytesForFew: two doorbells for each of them.
+  static constexpr std::size_t kFew = 4;
+  static const std::size_t kBytesForFew;
+
   /// Returns whether a member's number has become another file's meanwhile, a kernel socket's for example, or was
   /// closed: the call must then start again.
   [[nodiscard]] bool must_start_anew() const { return must_start_anew_; }
@@ -94,6 +130,7 @@ class PollCall {
     std::size_t member;
   };
 
+  void reserve_for_few();
   /// @param kernel_too also look at endpoints whose readiness the kernel reports
   int look_at_members(bool kernel_too = true);
   void arm_members();
@@ -126,8 +163,21 @@ class PollCall {
   std::pmr::vector<pollfd> kernel_;
   std::pmr::vector<std::size_t> kernel_index_;
   std::pmr::vector<Doorbell> doorbells_;
-  std::pmr::deque<SleeperWatch> sleepers_;
+  std::pmr::vector<pollfd> waited_;  ///< the entries of the latest sleep
+  Watches sleepers_;
 };
+
+constexpr std::size_t PollCall::kBytesForFew =
+    kFew * (sizeof(Member) + sizeof(pollfd) + sizeof(std::size_t) + sizeof(SleeperWatch) + 2 * sizeof(Doorbell)) +
+    (2 * kFew + 1) * sizeof(pollfd) + 6 * alignof(std::max_align_t);
+
+/// Vectors that grow leave what they had behind in the memory of the call.
+void PollCall::reserve_for_few() {
+  if (entries_.size() > kFew) return;
+  members_.reserve(entries_.size());
+  kernel_.reserve(entries_.size());
+  kernel_index_.reserve(entries_.size());
+}
 
 int PollCall::look_at_members(bool kernel_too) {
   int ready = 0;
@@ -256,24 +306,24 @@ short PollCall::edges_of(const Doorbell& doorbell) const {
 }
 
 Result<int> PollCall::wait_for_doorbells(Nanos wake_at, const sigset_t* mask) {
-  std::pmr::vector<pollfd> waited(kernel_.get_allocator());
-  waited.reserve(doorbells_.size() + 1 + kernel_.size());
-  for (const Doorbell& doorbell : doorbells_) waited.push_back({doorbell.fd, edges_of(doorbell), 0});
-  waited.push_back({thread_bell(), POLLIN, 0});
-  waited.resize(waited.size() + kernel_.size());
+  waited_.clear();
+  waited_.reserve(doorbells_.size() + 1 + kernel_.size());
+  for (const Doorbell& doorbell : doorbells_) waited_.push_back({doorbell.fd, edges_of(doorbell), 0});
+  waited_.push_back({thread_bell(), POLLIN, 0});
+  waited_.resize(waited_.size() + kernel_.size());
 
-  Result<int> woken = wait_beside_kernel(waited, wake_at, mask);
+  Result<int> woken = wait_beside_kernel(waited_, wake_at, mask);
   if (!woken) return woken;
   for (std::size_t i = 0; i < doorbells_.size(); ++i) {
-    if (waited[i].revents != 0) members_[doorbells_[i].member].rung = true;
+    if (waited_[i].revents != 0) members_[doorbells_[i].member].rung = true;
   }
-  if (waited[doorbells_.size()].revents != 0) silence_thread_bell();
+  if (waited_[doorbells_.size()].revents != 0) silence_thread_bell();
   return woken;
 }
 
 /// Waits when the caller's descriptors are within RLIMIT_NOFILE, which limits the entries of ppoll(2), but those with
 /// the doorbells are not.
-Result<int> PollCall::wait_for_many_doorbells(Nanos wake_at, const sigset_t* mask) {
+[[gnu::noinline]] Result<int> PollCall::wait_for_many_doorbells(Nanos wake_at, const sigset_t* mask) {
   const UniqueFd all(::epoll_create1(EPOLL_CLOEXEC));
   if (!all) return Error::last("epoll_create1");
   for (const Doorbell& doorbell : doorbells_) {
@@ -309,9 +359,11 @@ Result<int> PollCall::sleep_on_descriptors(Nanos deadline, const sigset_t* mask)
 void PollCall::arm_members() {
   const AsymmetricBarrier::Batch one_barrier;
   doorbells_.clear();
+  doorbells_.reserve(2 * members_.size());
+  sleepers_.reserve(members_.size());
   for (std::size_t i = 0; i < members_.size(); ++i) {
     Endpoint& endpoint = *members_[i].endpoint;
-    sleepers_.emplace_back(endpoint, interest_of(entries_[members_[i].index]), thread_bell());
+    sleepers_.add(endpoint, interest_of(entries_[members_[i].index]), thread_bell());
     const WaitFds wait = endpoint.arm();
     for (const int fd : wait.fd) {
       if (fd >= 0) doorbells_.push_back({fd, i});
@@ -387,11 +439,8 @@ Result<int> PollCall::wait(Nanos timeout, const sigset_t* mask) {
   }
 }
 
-}  // namespace
-
-Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask, bool& has_waited) {
-  std::array<std::byte, 4096> stack;
-  std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
+[[gnu::noinline]] Result<int> poll_in(std::pmr::memory_resource& memory, std::span<pollfd> entries, Nanos timeout,
+                                      const sigset_t* mask, bool& has_waited) {
   for (;;) {
     PollCall call(entries, memory);
     if (!call.look_up()) return poll_until(entries, timeout == Nanos::zero() ? timeout : deadline_after(timeout), mask);
@@ -400,6 +449,23 @@ Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigse
     if (!call.must_start_anew()) return ready;
     timeout = call.time_left(timeout);
   }
+}
+
+/// Gives the call so many bytes of the stack; what it needs beyond them is from the heap.
+template <std::size_t Bytes>
+[[gnu::noinline]] Result<int> poll_with(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask,
+                                        bool& has_waited) {
+  std::array<std::byte, Bytes> stack;
+  std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
+  return poll_in(memory, entries, timeout, mask, has_waited);
+}
+
+}  // namespace
+
+Result<int> poll_uncounted(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask, bool& has_waited) {
+  // A signal handler on an alternate stack of SIGSTKSZ (8192) bytes may poll a few descriptors.
+  if (entries.size() <= PollCall::kFew) return poll_with<PollCall::kBytesForFew>(entries, timeout, mask, has_waited);
+  return poll_with<4096>(entries, timeout, mask, has_waited);
 }
 
 Result<int> poll_endpoints(std::span<pollfd> entries, Nanos timeout, const sigset_t* mask) {

@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <utility>
 
 #include "core/base/helper_process.h"
@@ -81,6 +84,53 @@ void close_all_but(std::vector<int> kept) {
   exit_at_once(0);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMayChangeStacks = false;  // the sanitizers know the stack of the thread only
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr bool kMayChangeStacks = false;
+#else
+constexpr bool kMayChangeStacks = true;
+#endif
+#else
+constexpr bool kMayChangeStacks = true;
+#endif
+
+/// Returns a stack with a page below it that nobody may touch; null without memory.
+void* make_stack(std::size_t bytes) {
+  const auto guard = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const memory =
+      ::mmap(nullptr, guard + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  ::mprotect(memory, guard, PROT_NONE);
+  return static_cast<std::byte*>(memory) + guard;
+}
+
+/// What run_relay() gets. A process that becomes a relay has one thread.
+struct RelayArguments {
+  const std::vector<RelayedConnection>& connections;
+  UniqueFd begun;
+};
+RelayArguments* relay_arguments = nullptr;
+
+/// Calls run_relay() on a stack of its own: the process has a copy of the stack of the application's thread that hands
+/// the connections over, and that stack may have no more than PTHREAD_STACK_MIN bytes.
+[[noreturn]] void run_relay_on_own_stack(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
+  constexpr std::size_t kStackBytes = std::size_t{512} * 1024;
+  void* const stack = kMayChangeStacks ? make_stack(kStackBytes) : nullptr;
+  static ucontext_t context;
+  if (stack == nullptr || ::getcontext(&context) != 0) run_relay(connections, std::move(begun));
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  RelayArguments arguments{connections, std::move(begun)};
+  relay_arguments = &arguments;
+  ::makecontext(
+      &context, [] { run_relay(relay_arguments->connections, std::move(relay_arguments->begun)); }, 0);
+  ::setcontext(&context);
+  exit_at_once(1);
+}
+
 struct PipeSignal {
   UniqueFd wait;
   UniqueFd give;
@@ -148,7 +198,7 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
   const pid_t process = is_complete ? ::fork() : -1;
   if (process == 0) {
     wait_for_signal(start);
-    run_relay(connections, std::move(begun.give));
+    run_relay_on_own_stack(connections, std::move(begun.give));
   }
   leave_families();
   if (!is_complete) {

@@ -1,5 +1,6 @@
 // Sockets that only the kernel can serve from some moment on: listeners that are sent to others, standard streams,
 // SIGIO.
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
@@ -9,13 +10,16 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <functional>
 #include <thread>
 
 #include "tests/preload/tcp_world.h"
 #include "tests/support/passed_descriptor.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/signals.h"
 #include "tests/support/thread_status.h"
 
@@ -201,6 +205,63 @@ TEST(PreloadedStreams, OtherNumbersStayOnTheRing) {
   const Fd copy(::dup(bob));
   ASSERT_GT(copy, STDERR_FILENO);
   EXPECT_EQ(is_on_ring(copy), preloaded());
+}
+
+// -- threads with a small stack
+
+/// Calls `body` in a thread with the smallest stack that there is.
+void on_smallest_stack(std::function<void()> body) {
+  pthread_attr_t attributes;
+  ASSERT_EQ(::pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&attributes, static_cast<std::size_t>(PTHREAD_STACK_MIN)), 0);
+  const auto call = [](void* function) -> void* {
+    (*static_cast<std::function<void()>*>(function))();
+    return nullptr;
+  };
+  pthread_t thread{};
+  ASSERT_EQ(::pthread_create(&thread, &attributes, call, &body), 0);
+  ::pthread_join(thread, nullptr);
+  ::pthread_attr_destroy(&attributes);
+}
+
+/// Bob writes in a thread with the smallest stack. `give` makes his connection the kernel's before, and returns the
+/// descriptor for it.
+void expect_words_from_smallest_stack(const std::function<int(int)>& give) {
+  auto [alice, bob] = connected_pair();
+  EXPECT_EQ(is_on_ring(bob), preloaded());
+  ssize_t written = -1;
+  on_smallest_stack([&written, &give, fd = int(bob)] { written = ::write(give(fd), "abc", 3); });
+  EXPECT_EQ(written, 3);
+  EXPECT_FALSE(is_on_ring(bob));
+
+  ASSERT_EQ(poll_once(alice, POLLIN, 60'000), POLLIN) << "the relay has passed nothing on";
+  EXPECT_EQ(read_all(alice, 3), "abc");
+  say(alice, "answer");
+  EXPECT_EQ(read_all(bob, 6), "answer");
+}
+
+constexpr bool kFitsIntoSmallestStack = !support::kHasAddressSanitizer && !support::kHasThreadSanitizer;
+constexpr char kDoesNotFit[] = "a sanitizer's frames do not fit into PTHREAD_STACK_MIN";
+
+TEST(PreloadedSmallStack, IsEnoughForAConnectionThatIsToRaiseSigio) {
+  if (!kFitsIntoSmallestStack) GTEST_SKIP() << kDoesNotFit;
+  const Disposition ignored(SIGIO, SIG_IGN);
+  expect_words_from_smallest_stack([](int fd) {
+    ::fcntl(fd, F_SETFL, O_ASYNC);
+    return fd;
+  });
+}
+
+TEST(PreloadedSmallStack, IsEnoughForAConnectionThatIsSent) {
+  if (!kFitsIntoSmallestStack) GTEST_SKIP() << kDoesNotFit;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  const Fd here(ends[0]), there(ends[1]);
+  Fd received;
+  expect_words_from_smallest_stack([&](int fd) {
+    if (support::send_descriptor(here, fd)) received = Fd(support::receive_descriptor(there));
+    return int(received);
+  });
 }
 
 // -- SIGIO

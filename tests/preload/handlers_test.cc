@@ -1,7 +1,11 @@
 // What a signal handler does while its thread is in a call on a connection: it leaves the call by siglongjmp(3), or
 // uses the same connection.
+#include <sys/auxv.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -10,6 +14,7 @@
 #include <atomic>
 #include <csetjmp>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -17,6 +22,7 @@
 #include <thread>
 
 #include "tests/preload/tcp_world.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/signals.h"
 
 namespace ringsock::preload_tests {
@@ -489,6 +495,63 @@ TEST_F(AHandler, RunsOnItsOwnStack) {
   EXPECT_EQ(receive(), -1);
   EXPECT_TRUE(is_on_it);
   ::sigaltstack(&before, nullptr);
+}
+
+/// A stack for handlers of 8,192 bytes, which was SIGSTKSZ for long, below which nobody may write.
+class SmallSignalStack {
+ public:
+  static constexpr std::size_t kBytes = 8192;
+  SmallSignalStack()
+      : memory_(::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    EXPECT_EQ(::mprotect(memory_, kBytes, PROT_NONE), 0);
+    stack_t own{};
+    own.ss_sp = static_cast<std::byte*>(memory_) + kBytes;
+    own.ss_size = kBytes;
+    EXPECT_EQ(::sigaltstack(&own, &before_), 0);
+  }
+  SmallSignalStack(const SmallSignalStack&) = delete;
+  SmallSignalStack& operator=(const SmallSignalStack&) = delete;
+  ~SmallSignalStack() {
+    ::sigaltstack(&before_, nullptr);
+    ::munmap(memory_, 2 * kBytes);
+  }
+
+ private:
+  void* memory_;
+  stack_t before_{};
+};
+
+TEST_F(AHandler, PollsConnectionsOnASmallSignalStack) {
+  if (support::kHasAddressSanitizer || support::kHasThreadSanitizer) GTEST_SKIP() << "a sanitizer's frames are larger";
+  if (::getauxval(AT_MINSIGSTKSZ) > SmallSignalStack::kBytes / 2) GTEST_SKIP() << "this CPU's registers fill the stack";
+  auto [alice, bob] = connected_pair();
+  ASSERT_EQ(::write(bob, "word", 4), 4);
+  static int fd;
+  static short polled;
+  static bool is_selected, is_asleep_in_vain;
+  fd = alice;
+  const auto look = [](int) {
+    pollfd entry{fd, POLLIN | POLLOUT, 0};
+    polled = ::poll(&entry, 1, -1) == 1 ? entry.revents : short{0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    timeval none{};
+    is_selected = ::select(fd + 1, &set, nullptr, nullptr, &none) == 1 && FD_ISSET(fd, &set);
+    pollfd end{fd, POLLRDHUP, 0};
+    is_asleep_in_vain = ::poll(&end, 1, 20) == 0;
+  };
+  look(0);  // the dynamic linker, which needs much of the stack, finds the functions
+  polled = 0;
+  is_selected = is_asleep_in_vain = false;
+
+  const SmallSignalStack small;
+  const Disposition handler(SIGUSR1, look, SA_ONSTACK);
+  ASSERT_EQ(::raise(SIGUSR1), 0);
+  EXPECT_EQ(polled, POLLIN | POLLOUT);
+  EXPECT_TRUE(is_selected);
+  EXPECT_TRUE(is_asleep_in_vain);
+  EXPECT_EQ(read_all(alice, 4), "word");
 }
 
 TEST_F(AHandler, BlocksItsMaskAndItselfButWithSaNodefer) {

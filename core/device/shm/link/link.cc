@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -26,6 +27,14 @@ struct Link::Pending {
 };
 
 namespace {
+
+/// A packet without data has its type only.
+constexpr std::size_t kMaxShortPacket = 16;
+
+/// Each end of a link sends one such packet.
+bool has_data(LinkPacket type) {
+  return type == LinkPacket::request || type == LinkPacket::reply || type == LinkPacket::reject;
+}
 
 /// Takes the descriptors of a received message. Returns the first one; `several` tells whether there were more.
 PassedFd take_descriptor(msghdr& message, bool& several) {
@@ -166,6 +175,46 @@ void Link::end_for_descriptor() {
   ::shutdown(fd(), SHUT_RDWR);
 }
 
+/// Reads the next packet, of at most so many bytes as there is room for, and delivers it.
+/// @param memory  the descriptor that the look at the packet has brought
+Link::Taken Link::take_packet(PassedFd memory, std::span<std::byte> room) {
+  iovec part{room.data(), room.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  // There is no room for descriptors: one that was asked for is known from the look.
+  alignas(cmsghdr) std::byte sender[CMSG_SPACE(sizeof(ucred))];
+  if (wants_sender_) {
+    message.msg_control = sender;
+    message.msg_controllen = CMSG_LEN(sizeof(ucred));
+  }
+  const ssize_t got = ::recvmsg(fd(), &message, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Taken::nothing;
+  if (got <= 0) {
+    peer_gone_.store(true, std::memory_order_release);
+    return Taken::nothing;
+  }
+  const auto type = static_cast<LinkPacket>(room[0]);
+  if (memory) {
+    wants_memory_ = false;
+    // The gate is shut and the queue is empty: no descriptor whose close may block can arrive.
+    if (shut_rights_gate(fd()) && is_queue_empty()) careful_.store(false, std::memory_order_relaxed);
+  }
+  if (type == LinkPacket::wake) return Taken::wake;
+  if (has_data(type)) awaits_data_ = false;
+  if (wants_sender_) take_sender(message);
+  const int dropped = memory ? MSG_TRUNC : MSG_TRUNC | MSG_CTRUNC;
+  if ((message.msg_flags & dropped) == 0)
+    deliver(type, room.first(static_cast<std::size_t>(got)).subspan(1), std::move(memory));
+  return Taken::other;
+}
+
+/// Apart, because a handler on a small signal stack may drain the link of an established connection.
+[[gnu::noinline]] Link::Taken Link::take_long_packet(PassedFd memory) {
+  std::array<std::byte, kMaxLinkPacket> room;
+  return take_packet(std::move(memory), room);
+}
+
 bool Link::drain(int at_most) {
   if (is_abandoned()) return false;
   const int saved_errno = errno;
@@ -184,34 +233,11 @@ bool Link::drain(int at_most) {
         break;
       }
     }
-    std::byte bytes[kMaxLinkPacket];
-    iovec part{bytes, sizeof bytes};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    // There is no room for descriptors: one that was asked for is known from the look.
-    alignas(cmsghdr) std::byte sender[CMSG_SPACE(sizeof(ucred))];
-    if (wants_sender_) {
-      message.msg_control = sender;
-      message.msg_controllen = CMSG_LEN(sizeof(ucred));
-    }
-    const ssize_t got = ::recvmsg(fd(), &message, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
-    if (got <= 0) {
-      peer_gone_.store(true, std::memory_order_release);
-      break;
-    }
-    const auto type = static_cast<LinkPacket>(bytes[0]);
-    if (memory) {
-      wants_memory_ = false;
-      // The gate is shut and the queue is empty: no descriptor whose close may block can arrive.
-      if (shut_rights_gate(fd()) && is_queue_empty()) careful_.store(false, std::memory_order_relaxed);
-    }
-    woken = woken || type == LinkPacket::wake;
-    if (wants_sender_ && type != LinkPacket::wake) take_sender(message);
-    const int dropped = memory ? MSG_TRUNC : MSG_TRUNC | MSG_CTRUNC;
-    if (type == LinkPacket::wake || (message.msg_flags & dropped) != 0) continue;
-    deliver(type, std::span(bytes, static_cast<std::size_t>(got)).subspan(1), std::move(memory));
+    std::byte few[kMaxShortPacket];
+    const Taken taken =
+        awaits_data_ ? take_long_packet(std::move(memory)) : take_packet(std::move(memory), std::span(few));
+    if (taken == Taken::nothing) break;
+    woken = woken || taken == Taken::wake;
   }
   if (woken && queue_pair_ != nullptr) queue_pair_->on_wake();
   if (peer_gone()) deliver_gone();

@@ -116,8 +116,11 @@ class Link {
  private:
   struct Pending;
   enum class Look { fine, nothing, gone, forbidden };
+  enum class Taken { nothing, wake, other };
   void take_sender(msghdr& message);
   Look look_at_next(PassedFd& memory);
+  Taken take_packet(PassedFd memory, std::span<std::byte> room);
+  Taken take_long_packet(PassedFd memory);
   void end_for_descriptor();
   [[nodiscard]] bool may_close_here();
   [[nodiscard]] bool is_queue_empty() const;
@@ -138,6 +141,7 @@ class Link {
   std::atomic<bool> hung_up_{false};
   bool wants_memory_ = false;  ///< under lock_
   bool wants_sender_ = false;  ///< under lock_
+  bool awaits_data_ = true;    ///< under lock_; false once a packet with more than its type has come: there is one
   std::optional<ucred> sender_;
   std::optional<uid_t> stranger_;
   // Recursive, because a sink may remove itself, or ring, from inside a callback.
