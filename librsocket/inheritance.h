@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/base/clock.h"
+#include "core/runtime/fork_registry.h"
 #include "core/runtime/roles.h"
 #include "librsocket/family_record.h"
 #include "librsocket/handing_on.h"
@@ -21,11 +22,12 @@ namespace ringsock::rs {
 /// the kernel (can_follow()) if that process lives and may sleep on the connection, and takes the connection otherwise.
 /// Functions take setup_lock where they change anything, except those named _locked and those of the end, which need
 /// it. Questions may be asked by any thread.
-class Inheritance final : public runtime::ProcessLife, public StreamPart {
+class Inheritance final : public runtime::ProcessLife, public runtime::LocksWithin, public StreamPart {
  public:
   Inheritance(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
 
   void add_fork_locks(runtime::ForkLocks& locks) override;
+  void add_locks_within(runtime::ForkLocks& locks) override;
   void before_fork() noexcept override;
   void after_fork(ForkSide side) noexcept override;
   void process_ends() noexcept override;

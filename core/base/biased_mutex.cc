@@ -98,6 +98,10 @@ void BiasedMutex::lock_out_finish() {
 }
 
 void BiasedMutex::let_in(bool in_child) {
+  if (in_child) {
+    // The biased thread of the parent may have been finding out that it may not enter.
+    for (std::atomic<bool>& inside : inside_) inside.store(false, std::memory_order_relaxed);
+  }
   if (in_child && last_ != kShared && last_ - this_thread.lock_number >= kMaxBiases) {
     // No thread of the child has the bias.
     last_ = kShared;

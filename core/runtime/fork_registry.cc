@@ -42,6 +42,7 @@ void make_room(std::vector<Ref>& refs) {
 
 void ForkLocks::reserve(std::size_t endpoints) {
   outer_.reserve(2 * endpoints);
+  within_.reserve(endpoints);
   for (auto& level : biased_) level.reserve(endpoints);
   inner_.reserve(2 * endpoints);
 }
@@ -53,6 +54,7 @@ void ForkHeld::reserve(std::size_t count) {
 
 void ForkLocks::lock() {
   lock_all(outer_);
+  for (LocksWithin* owner : within_) owner->add_locks_within(*this);
   for (auto& level : biased_) {
     if (level.empty()) continue;
     for (BiasedMutex* mutex : level) mutex->lock_out_begin();
@@ -68,6 +70,7 @@ void ForkLocks::unlock(bool in_child) {
     for (BiasedMutex* mutex : *level) mutex->let_in(in_child);
     level->clear();
   }
+  within_.clear();
   unlock_all(outer_);
 }
 

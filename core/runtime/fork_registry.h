@@ -19,10 +19,22 @@
 
 namespace ringsock::runtime {
 
+class ForkLocks;
+
+/// Has biased locks that exist, and change, only under its outer lock.
+class LocksWithin {
+ public:
+  /// Adds those that there are now. The outer locks are held.
+  virtual void add_locks_within(ForkLocks& locks) = 0;
+
+ protected:
+  ~LocksWithin() = default;
+};
+
 /// The locks that are held across fork(2), so that the child finds every object consistent, and no lock held by a
 /// thread that it does not have. Kinds are locked in this order:
 ///
-/// - outer locks, which may nest in any order: taken as std::lock() does;
+/// - outer locks, which may nest in any order: taken as std::lock() does. Those within are added then;
 /// - biased locks, level by level, with one membarrier(2) for each level;
 /// - inner locks, as the outer ones.
 class ForkLocks {
@@ -32,6 +44,7 @@ class ForkLocks {
   /// Makes room for the locks of so many endpoints: as many as any endpoint has.
   void reserve(std::size_t endpoints);
   void add_outer(Mutex& mutex) { outer_.push_back(&mutex); }
+  void add_within(LocksWithin& owner) { within_.push_back(&owner); }
   void add_biased(std::size_t level, BiasedMutex& mutex) { biased_[level].push_back(&mutex); }
   void add_inner(Mutex& mutex) { inner_.push_back(&mutex); }
 
@@ -41,6 +54,7 @@ class ForkLocks {
 
  private:
   std::vector<Mutex*> outer_;
+  std::vector<LocksWithin*> within_;
   std::array<std::vector<BiasedMutex*>, kLevels> biased_;
   std::vector<Mutex*> inner_;
 };

@@ -602,6 +602,33 @@ TEST(Fork, OtherThreadsTrafficGoesOnWhileOneThreadForks) {
   EXPECT_EQ(wait_for(inherited.peer), 0);
 }
 
+/// A connection that could not be established is destroyed, with its locks.
+TEST(Fork, ThreadsConnectInVainWhileAnotherThreadForks) {
+  // The more sockets a process has, the longer it prepares a fork.
+  std::array<int, 200> idle{};
+  for (int& fd : idle) fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  std::atomic<bool> stop{false};
+  const auto connect_in_vain = [&stop] {
+    while (!stop) {
+      const Listener listener = listen_anywhere();
+      const int fd = start_connecting(listener.port);
+      ::close(listener.fd);
+      pollfd entry{fd, POLLOUT, 0};
+      EXPECT_EQ(::poll(&entry, 1, 10'000), 1);
+      ::close(fd);
+    }
+  };
+  std::array<std::thread, 2> threads{std::thread(connect_in_vain), std::thread(connect_in_vain)};
+  for (int i = 0; i < 300; ++i) {
+    ::alarm(60);
+    EXPECT_EQ(wait_for(spawn([] {})), 0);
+  }
+  ::alarm(0);
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  for (const int fd : idle) ::close(fd);
+}
+
 /// In its own network namespace, where the loopback interface is down.
 TEST(Fork, AChildInANetworkOfItsOwnReachesNobodyAsWithTheKernel) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root has network namespaces";

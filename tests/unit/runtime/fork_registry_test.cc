@@ -8,9 +8,11 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/poll/epoll_set.h"
@@ -81,6 +83,59 @@ class Twins final : public Endpoint {
   bool whole_anyway_ = true;
 };
 
+/// Its second lock exists only under the first one, as long as nobody makes it anew.
+class Renewed final : public Endpoint, public LocksWithin {
+ public:
+  Renewed() { fork_registry().enter(*this); }
+  ~Renewed() override { fork_registry().leave(*this); }
+
+  void renew() {
+    const std::lock_guard guard(outer_);
+    inner_ = std::make_unique<BiasedMutex>();
+  }
+  [[nodiscard]] bool is_free() {
+    const std::lock_guard guard(outer_);
+    const std::unique_lock inner(*inner_, std::try_to_lock);
+    return inner.owns_lock();
+  }
+
+  void add_fork_locks(ForkLocks& locks) override {
+    locks.add_outer(outer_);
+    locks.add_within(*this);
+    Endpoint::add_fork_locks(locks);
+  }
+  void add_locks_within(ForkLocks& locks) override { locks.add_biased(0, *inner_); }
+  void before_fork() noexcept override { was_held = !inner_->try_lock(); }
+  std::uint32_t ready() noexcept override { return 0; }
+  WaitFds arm() noexcept override { return {}; }
+  void woken() noexcept override {}
+  void closed() noexcept override {}
+
+  bool was_held = false;  ///< by the fork
+
+ private:
+  Mutex outer_;
+  std::unique_ptr<BiasedMutex> inner_ = std::make_unique<BiasedMutex>();
+};
+
+/// Does what another thread may do while a fork is being prepared.
+class Meddler final : public Endpoint {
+ public:
+  explicit Meddler(std::function<void()> meddle) : meddle_(std::move(meddle)) { fork_registry().enter(*this); }
+  ~Meddler() override { fork_registry().leave(*this); }
+  void add_fork_locks(ForkLocks& locks) override {
+    meddle_();
+    Endpoint::add_fork_locks(locks);
+  }
+  std::uint32_t ready() noexcept override { return 0; }
+  WaitFds arm() noexcept override { return {}; }
+  void woken() noexcept override {}
+  void closed() noexcept override {}
+
+ private:
+  const std::function<void()> meddle_;
+};
+
 /// Forks; the child's verdict.
 bool child_says(const std::function<bool()>& question) {
   const pid_t child = ::fork();
@@ -139,6 +194,15 @@ TEST(ForkRegistry, AnObjectThatIsTakenApartIsGoneOrWholeInTheChild) {
   }
   stop = true;
   busy.join();
+}
+
+TEST(ForkRegistry, ALockThatIsMadeAnewWhileAForkBeginsIsHeldOverIt) {
+  const Ref owner(new Renewed);
+  auto& renewed = static_cast<Renewed&>(*owner);
+  const Ref meddler(new Meddler([&] { renewed.renew(); }));
+  EXPECT_TRUE(child_says([&] { return renewed.was_held && renewed.is_free(); }));
+  EXPECT_TRUE(renewed.was_held);
+  EXPECT_TRUE(renewed.is_free());
 }
 
 TEST(ForkRegistry, AChildPutsEpollSetsIntoEachOtherWhateverThreadsWereDoingThat) {
