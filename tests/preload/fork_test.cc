@@ -619,7 +619,7 @@ TEST(Fork, ThreadsConnectInVainWhileAnotherThreadForks) {
     }
   };
   std::array<std::thread, 2> threads{std::thread(connect_in_vain), std::thread(connect_in_vain)};
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 80; ++i) {
     ::alarm(60);
     EXPECT_EQ(wait_for(spawn([] {})), 0);
   }
