@@ -35,7 +35,7 @@ Status CmEvents::accept_request(verbs::CmEvent& event) {
   if (!connection) return connection.error();
   if (event.request->device().traits().works_in_background) (*connection)->requests().hold();
   if (Status started = (*connection)->start(*peer, overflow); !started) return started.error();
-  (*connection)->overflow().wait_for_accept();
+  (*connection)->overflow().note(OverflowAreas::Acceptance::awaited);
   const wire::RsConnectMore data = (*connection)->connect_data();
   verbs::ConnectionParameters parameters = event.parameters;
   parameters.private_data = data.bytes();
@@ -51,7 +51,7 @@ Status CmEvents::become_accepted(verbs::CmEvent& event) {
   const std::lock_guard guard(core_.setup_lock);
   if (core_.state() != State::initial) return Error{EINVAL, "accept: in use"};
   if (Status accepted = accept_request(event); !accepted) return accepted;
-  core_.connection->overflow().note_accept();
+  core_.connection->overflow().note(OverflowAreas::Acceptance::done);
   core_.describe();
   runtime::process_statistics.count_accepted(core_.path());
   return ok();

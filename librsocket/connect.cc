@@ -181,7 +181,7 @@ void Connector::send_connect_request() {
     return;
   }
   core_.connection = *std::move(connection);
-  core_.connection->overflow().expect_accept();
+  core_.connection->overflow().note(OverflowAreas::Acceptance::expected);
   const wire::RsConnectMore data = core_.connection->connect_data();
   verbs::ConnectionParameters parameters;
   parameters.private_data = data.bytes();

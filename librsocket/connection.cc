@@ -200,16 +200,14 @@ bool Connection::poll() {
     return false;
   std::array<ibv_wc, kFew> few;
   Polled polled;
-  return take_batch(few, polled) ? poll_many(polled) : polled.changed;
-}
-
-[[gnu::noinline]] bool Connection::poll_many(Polled& polled) {
-  std::array<ibv_wc, ReceiveRequests::kBatch> many;
-  for (int batches = 0; batches < kMaxBatchesPerPoll; ++batches) {
-    if (!take_batch(many, polled)) return polled.changed;
-  }
-  // There is more: a thread that is about to sleep must look again.
-  return true;
+  const auto take_many = [&]() __attribute__((noinline)) {
+    std::array<ibv_wc, ReceiveRequests::kBatch> many;
+    for (int batches = 0; batches < kMaxBatchesPerPoll; ++batches) {
+      if (!take_batch(many, polled)) return polled.changed;
+    }
+    return true;  // there is more: a thread that is about to sleep must look again
+  };
+  return take_batch(few, polled) ? take_many() : polled.changed;
 }
 
 bool Connection::handle(const ibv_wc& completion) {
@@ -331,7 +329,12 @@ bool Connection::handle_control(const wire::RsMessage& message) {
   switch (message.opcode) {
     case wire::RsOpcode::sgl:
       sending_.set_credits(message.value);
-      take_announced_buffer();
+      if (const auto buffer = tables_.take_announced()) {
+        if (Status added = sending_.add_buffer(*buffer); !added) {
+          log_info("%s", added.error().where);
+          ends().fail(ECONNRESET);
+        }
+      }
       return true;
     case wire::RsOpcode::iomap_sgl: tables_.take_iomap(message.value); return true;
     case wire::RsOpcode::ctrl:
@@ -340,15 +343,6 @@ bool Connection::handle_control(const wire::RsMessage& message) {
       if (message.value == static_cast<std::uint32_t>(wire::RsControl::look)) receiving_.look_into_overflow();
       return true;
     default: return false;
-  }
-}
-
-void Connection::take_announced_buffer() {
-  const auto buffer = tables_.take_announced();
-  if (!buffer) return;
-  if (Status added = sending_.add_buffer(*buffer); !added) {
-    log_info("%s", added.error().where);
-    ends().fail(ECONNRESET);
   }
 }
 

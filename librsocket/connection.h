@@ -120,14 +120,12 @@ class Connection {
     bool has_stamp = false;
   };
   bool take_batch(std::span<ibv_wc> room, Polled& polled);
-  bool poll_many(Polled& polled);
   bool handle(const ibv_wc& completion);
   bool handle_failed(const ibv_wc& completion);
   void note_end_of_link(std::uint32_t cause);
   bool handle_received(const ibv_wc& completion);
   bool handle_message(std::uint32_t word);
   bool handle_control(const wire::RsMessage& message);
-  void take_announced_buffer();
 
   [[nodiscard]] ConnectionCore& core() { return sending_.core(); }
   [[nodiscard]] const ConnectionCore& core() const { return sending_.core(); }

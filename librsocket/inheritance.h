@@ -16,18 +16,30 @@
 
 namespace ringsock::rs {
 
+/// The locks of the connection that a socket has: another thread may make it at any moment before setup_lock is held,
+/// or destroy one that could not be established.
+class ConnectionLocks final : public runtime::LocksWithin {
+ public:
+  explicit ConnectionLocks(const StreamCore& core) : core_(core) {}
+  void add_locks_within(runtime::ForkLocks& locks) override {
+    if (core_.connection) core_.connection->add_fork_locks(locks);
+  }
+
+ private:
+  const StreamCore& core_;
+};
+
 /// After a fork(2) a connection is suspended in both processes, and belongs to the one that uses it. As long as another
 /// process has it, too, the user gives it back at the end of each call (Turn): it saves the state to the FamilyRecord,
 /// so that others can go on whatever becomes of the user. A process that comes second asks the last user to go on by
 /// the kernel (can_follow()) if that process lives and may sleep on the connection, and takes the connection otherwise.
 /// Functions take setup_lock where they change anything, except those named _locked and those of the end, which need
 /// it. Questions may be asked by any thread.
-class Inheritance final : public runtime::ProcessLife, public runtime::LocksWithin, public StreamPart {
+class Inheritance final : public runtime::ProcessLife, public StreamPart {
  public:
-  Inheritance(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
+  Inheritance(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core), connection_locks_(core) {}
 
   void add_fork_locks(runtime::ForkLocks& locks) override;
-  void add_locks_within(runtime::ForkLocks& locks) override;
   void before_fork() noexcept override;
   void after_fork(ForkSide side) noexcept override;
   void process_ends() noexcept override;
@@ -128,6 +140,7 @@ class Inheritance final : public runtime::ProcessLife, public runtime::LocksWith
   void lose_half_made() noexcept;
   void lose() noexcept;
 
+  ConnectionLocks connection_locks_;
   std::atomic<FamilyRecord*> family_{nullptr};  ///< null: never inherited, or not any more
   std::atomic<std::uint32_t> epoch_{0};         ///< FamilyRecord::epoch of the state here
   std::atomic<int> turns_{0};

@@ -144,12 +144,7 @@ void Inheritance::add_fork_locks(runtime::ForkLocks& locks) {
   locks.add_biased(0, core_.send_lock);
   locks.add_biased(1, core_.receive_lock);
   locks.add_inner(socket_.kept_options.lock());
-  locks.add_within(*this);
-}
-
-/// Another thread may make the connection at any moment, or destroy one that could not be established.
-void Inheritance::add_locks_within(runtime::ForkLocks& locks) {
-  if (core_.connection) core_.connection->add_fork_locks(locks);
+  locks.add_within(connection_locks_);
 }
 
 void Inheritance::before_fork() noexcept {

@@ -216,7 +216,7 @@ Result<int> Listener::give_out_client(SocketAddress& peer, int flags, std::uniqu
     return entered.error();
   }
   (void)fd.release();
-  accepted.core().connection->overflow().note_accept();
+  accepted.core().connection->overflow().note(OverflowAreas::Acceptance::done);
   accepted.core().describe();
   core_.process.counts.load(std::memory_order_acquire)->accepted.fetch_add(1, std::memory_order_relaxed);
   runtime::process_statistics.count_accepted(accepted.core().path());

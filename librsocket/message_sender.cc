@@ -141,7 +141,7 @@ inline bool MessageSender::sends_on_ring() {
 }
 
 std::size_t MessageSender::send_ahead(IoCursor& data) {
-  if (core_.is_suspended() || !core_.overflow.can_append()) return 0;
+  if (core_.is_suspended()) return 0;
   // A message or a direct write that waits in the queue comes before these bytes.
   if (!core_.device.rc().has_sent_all(*core_.qp)) return 0;
   const auto appended = core_.overflow.append(data, window_.sequence());

@@ -134,6 +134,7 @@ std::optional<std::size_t> OverflowAreas::keep(verbs::Device& device, ibv_qp& qp
 // -- sending
 
 Result<OverflowAreas::Appended> OverflowAreas::append(IoCursor& data, std::uint16_t last_message) {
+  if (!out_.is_open()) return Appended{};
   if (charge_out_.is_limited()) {
     const Nanos now = monotonic_now();
     out_.may_touch(charge_out_.cover(out_.reach(data.left(peer_area_.size())), now));
@@ -197,12 +198,13 @@ void OverflowAreas::tell_end(std::uint64_t ring_bytes, bool has_unread) {
   reads_.tell_end(ring_bytes + in_.read_bytes(), has_unread || in_.has_unread());
 }
 
-void OverflowAreas::expect_accept() {
-  if (words_ != nullptr) own_words().reads.end.store(engine::ReadWords::kNotAccepted, std::memory_order_release);
-}
-
-void OverflowAreas::note_accept() {
-  if (waits_for_accept_.exchange(false, std::memory_order_relaxed)) reads_.note_accept();
+void OverflowAreas::note(Acceptance now) {
+  if (now == Acceptance::expected) {
+    if (words_ != nullptr) own_words().reads.end.store(engine::ReadWords::kNotAccepted, std::memory_order_release);
+    return;
+  }
+  const bool is_awaited = now == Acceptance::awaited;
+  if (waits_for_accept_.exchange(is_awaited, std::memory_order_relaxed) && !is_awaited) reads_.note_accept();
 }
 
 engine::StreamEnd OverflowAreas::end_of_peer(std::uint64_t sent_bytes, bool was_asleep) const {

@@ -54,15 +54,14 @@ class OverflowAreas {
   [[nodiscard]] bool is_empty() const { return out_.is_empty(); }
   /// Returns the bytes in the peer's area that the peer has not read. Threads: any; the answer may be outdated.
   [[nodiscard]] std::uint64_t waiting() const { return out_.waiting(); }
-  [[nodiscard]] bool can_append() const { return out_.is_open(); }
   /// Returns whether messages may be sent again, because the peer has read all. Error: EPROTO.
   Result<bool> leave() { return out_.leave(); }
   struct Appended {
     std::size_t bytes = 0;
     bool must_tell = false;  ///< the peer must look
   };
-  /// Appends as much of `data` as there is room for, and advances it. `last_message` is the number of the data messages
-  /// before these bytes. Error: EPROTO.
+  /// Appends as much of `data` as there is room for in an open area, and advances it. `last_message` is the number of
+  /// the data messages before these bytes. Error: EPROTO.
   Result<Appended> append(IoCursor& data, std::uint16_t last_message);
   /// Returns the number of calls of append() that did something, which wraps.
   [[nodiscard]] std::uint32_t appends() const { return appends_.load(std::memory_order_relaxed); }
@@ -87,13 +86,13 @@ class OverflowAreas {
   /// Tells the peer that this process ends, or gives up its copy. Threads: any.
   /// @param has_unread  whether bytes wait in the ring; those in the area are known here
   void tell_end(std::uint64_t ring_bytes, bool has_unread);
-  // Until the application of the peer has accepted the connection, every end of the peer's process is a reset, that by
-  // a signal, too.
-  /// For the end that connects, before it does.
-  void expect_accept();
-  /// For the other end, before it answers, and when its application has accepted.
-  void wait_for_accept() { waits_for_accept_.store(true, std::memory_order_relaxed); }
-  void note_accept();
+  enum class Acceptance : std::uint8_t {
+    expected,  ///< of the peer's application; for the end that connects, before it does
+    awaited,   ///< of this end's application, for the end that answers, before it does
+    done,      ///< by this end's application
+  };
+  /// Until the application has accepted the connection, every end of its process is a reset, that by a signal, too.
+  void note(Acceptance now);
   /// Returns how the peer's end came about, after it has ended.
   /// @param sent_bytes  into the peer's ring
   /// @param was_asleep  engine::SentBytes::was_peer_asleep
