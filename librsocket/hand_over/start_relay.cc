@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "core/base/helper_process.h"
@@ -111,22 +112,27 @@ struct RelayArguments {
   const std::vector<RelayedConnection>& connections;
   UniqueFd begun;
 };
-RelayArguments* relay_arguments = nullptr;
+
+/// The start of that stack. makecontext(3) passes int arguments only: the address is in two halves.
+void enter_relay(unsigned high, unsigned low) {
+  auto& arguments = *reinterpret_cast<RelayArguments*>(std::uintptr_t{high} << 32 | low);
+  run_relay(arguments.connections, std::move(arguments.begun));
+}
 
 /// Calls run_relay() on a stack of its own: the process has a copy of the stack of the application's thread that hands
 /// the connections over, and that stack may have no more than PTHREAD_STACK_MIN bytes.
 [[noreturn]] void run_relay_on_own_stack(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
   constexpr std::size_t kStackBytes = std::size_t{512} * 1024;
   void* const stack = kMayChangeStacks ? make_stack(kStackBytes) : nullptr;
-  static ucontext_t context;
+  ucontext_t context;
   if (stack == nullptr || ::getcontext(&context) != 0) run_relay(connections, std::move(begun));
   context.uc_stack.ss_sp = stack;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   RelayArguments arguments{connections, std::move(begun)};
-  relay_arguments = &arguments;
-  ::makecontext(
-      &context, [] { run_relay(relay_arguments->connections, std::move(relay_arguments->begun)); }, 0);
+  const auto address = reinterpret_cast<std::uintptr_t>(&arguments);
+  ::makecontext(&context, reinterpret_cast<void (*)()>(&enter_relay), 2, static_cast<unsigned>(address >> 32),
+                static_cast<unsigned>(address));
   ::setcontext(&context);
   exit_at_once(1);
 }
