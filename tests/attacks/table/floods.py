@@ -29,7 +29,7 @@ STRANGERS = range(64100, 64108)
 PIDFD_GETFD = 438
 RS_CONNECT_BYTES = 40  # core/wire/rs_connect.h; version first
 # The offer of an overflow area behind it (core/wire/rs_connect.h, RsOverflow).
-RS_OVERFLOW_BYTES, RS_OVERFLOW_MAGIC = 16, b"RSO2"
+RS_OVERFLOW_BYTES, RS_OVERFLOW_MAGIC = 16, b"RSO3"
 
 
 def link_to(name, timeout=2):
