@@ -25,6 +25,7 @@
 #include "tests/preload/calls.h"
 #include "tests/preload/preloaded.h"
 #include "tests/support/closing_children.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/thread_status.h"
 
 extern char** environ;
@@ -619,7 +620,9 @@ TEST(Fork, ThreadsConnectInVainWhileAnotherThreadForks) {
     }
   };
   std::array<std::thread, 2> threads{std::thread(connect_in_vain), std::thread(connect_in_vain)};
-  for (int i = 0; i < 80; ++i) {
+  // A sanitizer makes each fork twenty times as long.
+  const int forks = support::kHasAddressSanitizer || support::kHasThreadSanitizer ? 8 : 80;
+  for (int i = 0; i < forks; ++i) {
     ::alarm(60);
     EXPECT_EQ(wait_for(spawn([] {})), 0);
   }
