@@ -70,7 +70,7 @@ void CmEvents::set_connected() {
   core_.connection->open_overflow(core_.id->other_user());
   core_.connection->receiving().begin_announcing();
   socket_.numbers().take_over_number();
-  socket_.transfer().corking().start();
+  socket_.transfer().corking().mark();
   core_.set_state(State::connected);
   core_.endpoint.note_activity();
   socket_.proofs_of_life().start();

@@ -62,13 +62,10 @@ void CorkTimer::stop() {
 
 bool Corking::is_corked() const { return socket_.options().integer(IPPROTO_TCP, TCP_CORK) != 0; }
 
-/// Has the sender ask here, or not.
 void Corking::mark() {
   core_.connection->sending().core().set(ConnectionCore::kCorks, !waiting_.empty() || is_corked(),
                                          std::memory_order_relaxed);
 }
-
-void Corking::start() { mark(); }
 
 void Corking::option_changed() {
   const std::lock_guard sending(core_.send_lock);

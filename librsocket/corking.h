@@ -56,8 +56,9 @@ class Corking final : public StreamPart {
  public:
   Corking(StreamSocket& socket, StreamCore& core) : StreamPart(socket, core) {}
 
-  /// Has sends take the way through here if the socket is corked. For a connection that has just been made.
-  void start();
+  /// Has sends take the way through here if the socket is corked, or if something waits. Call it for a connection that
+  /// is being made, too.
+  void mark();
   /// Called when TCP_CORK has changed. Takes send_lock.
   void option_changed();
   /// Called when TCP_NODELAY was switched on: what waits leaves. Takes send_lock.
@@ -81,7 +82,6 @@ class Corking final : public StreamPart {
   bool begin_wait();
   std::size_t take_in(IoCursor& data, std::size_t most);
   void end_wait();  ///< on the service thread
-  void mark();
 
   std::vector<std::byte> waiting_;
   std::shared_ptr<CorkTimer> timer_;

@@ -276,10 +276,10 @@ Result<int> StreamTransfer::unread_bytes() {
 Result<ssize_t> StreamTransfer::send_bytes(const void* data, std::size_t length, int flags) {
   if ((flags & kUnusualSend) != 0) [[unlikely]] {
     if (const auto answer = unusual_send(length, flags)) return *answer;
+    if ((flags & MSG_MORE) != 0 && hold(IoCursor(const_cast<void*>(data), length), length))
+      return static_cast<ssize_t>(length);
   }
   auto* const bytes = static_cast<std::byte*>(const_cast<void*>(data));
-  if ((flags & MSG_MORE) != 0 && hold(IoCursor(bytes, length), length)) [[unlikely]]
-    return static_cast<ssize_t>(length);
   if (!core_.is_connected() || length == 0) [[unlikely]] {
     IoCursor all(bytes, length);
     return send_from(all, length);
