@@ -55,7 +55,7 @@ void close_all_but(std::vector<int> kept) {
   close_numbers(first, ~0U);
 }
 
-[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
+[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections, Program program, UniqueFd begun) {
   // Signals that the application sends to its processes or terminal do not concern the relay.
   sigset_t all;
   sigfillset(&all);
@@ -63,7 +63,7 @@ void close_all_but(std::vector<int> kept) {
   set_log_level(LogLevel::none);  // descriptor 2 may not be standard error any more
   [[maybe_unused]] const int moved = ::chdir("/");
   std::vector<const Endpoint*> ours;
-  std::vector<int> kept{runtime::thread_bell(), own_door_number(), begun.get()};
+  std::vector<int> kept{runtime::thread_bell(), own_door_number(), program.told_by.get(), begun.get()};
   for (const auto& connection : connections) {
     if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
     kept.push_back(connection.ring);
@@ -76,7 +76,7 @@ void close_all_but(std::vector<int> kept) {
     if (std::find(ours.begin(), ours.end(), &endpoint) == ours.end()) endpoint.process_ends();
   });
   close_all_but(std::move(kept));
-  relay(connections, std::move(begun));
+  relay(connections, std::move(program), std::move(begun));
   leave_families();
   exit_at_once(0);
 }
@@ -139,7 +139,8 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
 
 /// Runs in the child between the application and the relay: makes the relay, tells on `begun` what came of it, and
 /// ends.
-[[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections) {
+[[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections,
+                              Program program) {
   // The relay inherits the name, by which wait(2) of the next subreaper knows it from the start.
   ::prctl(PR_SET_NAME, kRelayName);
   start.give.reset();
@@ -148,7 +149,7 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
   const pid_t process = is_complete ? ::fork() : -1;
   if (process == 0) {
     wait_for_signal(start);
-    run_relay(connections, std::move(begun.give));
+    run_relay(connections, std::move(program), std::move(begun.give));
   }
   leave_families();
   if (!is_complete) {
@@ -171,7 +172,7 @@ void drop_child_signal(const sigset_t& pending_before) {
 
 }  // namespace
 
-Status start_relay(const std::vector<RelayedConnection>& connections) {
+Status start_relay(const std::vector<RelayedConnection>& connections, int program) {
   const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
   sigset_t pending_before;
   ::sigpending(&pending_before);
@@ -180,8 +181,9 @@ Status start_relay(const std::vector<RelayedConnection>& connections) {
   auto begun = pipe_signal();
   if (!begun) return begun.error();
   this_thread.makes_helper = true;
+  const pid_t maker = ::getpid();
   const pid_t between = ::fork();
-  if (between == 0) run_between(*start, *begun, connections);
+  if (between == 0) run_between(*start, *begun, connections, {maker, UniqueFd(program)});
   this_thread.makes_helper = false;
   if (between < 0) return Error::last("hand-over: fork");
   // It ends only now, so that no thread that waits for any child takes it for one of the application's.
