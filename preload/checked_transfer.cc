@@ -140,6 +140,13 @@ void tell_unread(Lookup& socket, msghdr& message, void* room, std::size_t bytes)
   message.msg_controllen = std::min<std::size_t>(bytes, stored.size());
 }
 
+/// Returns whether a receive that has room for control data must tell a time. The connection is the kernel's then.
+bool must_tell_time(Lookup& socket) {
+  if (socket->is_datagram() || socket->values.get(runtime::DescriptionValues::tells_times) == 0) return false;
+  socket.pin();
+  return transports::become_kernels(runtime::Ref::share(*socket));
+}
+
 Result<ssize_t> receive_parts(Lookup& socket, msghdr& message, int flags) {
   if (are_parts_there(known_memory.writable, message)) [[likely]]
     return runtime::receive(socket, message, flags);
@@ -218,6 +225,7 @@ Result<ssize_t> receive_checked(Lookup& socket, msghdr* message, int flags) {
     auto got = receive_parts(socket, copy, flags);
     return got ? Result<ssize_t>(Error{EFAULT, "recvmsg: name"}) : got;
   }
+  if (message->msg_controllen != 0 && must_tell_time(socket)) return kAskKernel;
   void* const room = message->msg_control;
   const std::size_t room_bytes = message->msg_controllen;
   auto got = receive_parts(socket, *message, flags);

@@ -120,6 +120,12 @@ class StandIn {
 /// Returns whether an option would need support that rings lack: completions of sends.
 bool is_promise(const Wish& wish) { return wish.is(SOL_SOCKET, SO_ZEROCOPY); }
 
+/// Returns whether an option has recvmsg(2) tell times.
+bool is_time_of_receives(const Wish& wish) {
+  return wish.is(SOL_SOCKET, SO_TIMESTAMP) || wish.is(SOL_SOCKET, SO_TIMESTAMPNS) ||
+         wish.is(SOL_SOCKET, SO_TIMESTAMP_NEW) || wish.is(SOL_SOCKET, SO_TIMESTAMPNS_NEW);
+}
+
 bool is_kernels_socket_option(const Wish& wish) {
   switch (wish.name) {
     case SO_PEEK_OFF:
@@ -127,13 +133,9 @@ bool is_kernels_socket_option(const Wish& wish) {
     case SO_ATTACH_BPF:
     case SO_ATTACH_REUSEPORT_CBPF:
     case SO_ATTACH_REUSEPORT_EBPF: return true;
-    case SO_TIMESTAMP:
-    case SO_TIMESTAMPNS:
     case SO_TIMESTAMPING:
-    case SO_TIMESTAMP_NEW:
-    case SO_TIMESTAMPNS_NEW:
     case SO_TIMESTAMPING_NEW: return wish.number().value_or(0) != 0;
-    default: return false;
+    default: return is_time_of_receives(wish) && wish.number().value_or(0) != 0;
   }
 }
 
@@ -259,9 +261,24 @@ Status set_from_bad(Lookup& socket, int fd, const Wish& wish) {
   return ok();
 }
 
+/// Sets an option by which receives tell times. The connection stays on its ring until a receive has room for a time
+/// (receive_checked()): programs set the option on sockets that they only read(2).
+Status set_time_of_receives(Lookup& socket, const Wish& wish) {
+  if (Status set = set_kernels_option(socket, wish); !set) return set;
+  const StandIn kernel(socket);
+  const bool tells = kernel.number(SOL_SOCKET, SO_TIMESTAMP).value_or(0) != 0 ||
+                     kernel.number(SOL_SOCKET, SO_TIMESTAMPNS).value_or(0) != 0;
+  socket->values.set(runtime::DescriptionValues::tells_times, tells ? 1 : 0);
+  return ok();
+}
+
 Status set_stream_option(Lookup& socket, int fd, const Wish& wish) {
   if (is_bad(wish)) return set_from_bad(socket, fd, wish);
   if (is_promise(wish) && socket->way() != nullptr) return Error{EOPNOTSUPP, "setsockopt: not on a ring"};
+  if (is_time_of_receives(wish) && hand_overs().is_connection(*socket)) {
+    Status done = set_time_of_receives(socket, wish);
+    return done && became_kernels_elsewhere(socket) ? kAskKernel : done;
+  }
   if (is_kernels_only(socket, wish)) {
     const bool is_kernels = transports::become_kernels(runtime::Ref::share(*socket));
     return is_kernels ? kAskKernel : Error{EOPNOTSUPP, "setsockopt: not on a ring"};

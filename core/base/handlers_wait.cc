@@ -52,9 +52,12 @@ void HeldMask::hold() {
   holds_ = true;
   const sigset_t held = all_but_faults();
   ::pthread_sigmask(SIG_BLOCK, &held, &own_);
+  const bool was_complete = (bits_of(&held) & ~bits_of(&own_)) == 0;
   // A handler that nobody stands in for may have left the holder by a jump.
-  is_outermost_ = !this_thread.handlers.is_mask_held || (bits_of(&held) & ~bits_of(&own_)) != 0;
+  is_outermost_ = !this_thread.handlers.is_mask_held || !was_complete;
   if (is_outermost_) {
+    // All signals are held already while one is due.
+    if (this_thread.handlers.is_signal_due && was_complete) own_ = mask_of(this_thread.handlers.mask_afterwards);
     was_held_ = this_thread.handlers.is_mask_held;
     mask_before_ = this_thread.handlers.own_mask;
     this_thread.handlers.own_mask = bits_of(&own_);
@@ -72,7 +75,7 @@ void HeldMask::release() const {
   if (!this_thread.handlers.is_signal_due) ::pthread_sigmask(SIG_SETMASK, &own_, nullptr);
 }
 
-BeforeSleep::BeforeSleep(const sigset_t* mask) : mask_(mask) {
+BeforeSleep::BeforeSleep(const sigset_t* mask) : applications_(mask), mask_(mask) {
   if (!process_state<StandIns>().is_any.load(std::memory_order_relaxed)) return;
   held_.hold();
   if (mask == nullptr) mask_ = &held_.own();

@@ -20,6 +20,15 @@ sigset_t mask_of(SignalBits bits);
 /// Notes that a preload library stands in for a handler of this process.
 void note_stand_in();
 
+/// Returns whether a wait ends at once: a signal or a function of the application is due.
+/// @param mask  what the application wants the wait to block: such a signal stays pending until the call has ended;
+/// null: what the thread blocks by itself
+inline bool ends_wait(const sigset_t* mask) {
+  const HandlersWait& wait = this_thread.handlers;
+  if (this_thread.due.count != 0) return true;
+  return wait.is_signal_due && (mask == nullptr || (wait.due_signals & ~bits_of(mask)) != 0);
+}
+
 /// Holds all signals but faults while it exists, unless they are held already. Used by one thread.
 class HeldMask {
  public:
@@ -52,12 +61,13 @@ class BeforeSleep {
   BeforeSleep(const BeforeSleep&) = delete;
   BeforeSleep& operator=(const BeforeSleep&) = delete;
   ~BeforeSleep() { this_thread.handlers.has_sleeping_mask = false; }
-  [[nodiscard]] bool is_interrupted() const { return this_thread.handlers.is_signal_due || this_thread.due.count != 0; }
+  [[nodiscard]] bool is_interrupted() const { return ends_wait(applications_); }
   /// Returns what ppoll(2) is to block.
   [[nodiscard]] const sigset_t* mask() const { return mask_; }
 
  private:
   HeldMask held_;
+  const sigset_t* applications_;
   const sigset_t* mask_;
 };
 

@@ -42,6 +42,7 @@ struct HandlersWait {
   unsigned depth;          ///< how many calls that hold more than a read-side section the thread is inside of
   SignalBits own_mask;
   SignalBits sleeping_mask;
+  SignalBits due_signals;      ///< those that are due
   SignalBits mask_afterwards;  ///< what the thread blocks by itself, once nothing is due any more
   SignalBits due_mask;
 };

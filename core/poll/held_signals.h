@@ -32,7 +32,7 @@ class HeldSignals {
   /// Called by a spin that has lasted `spun` at `now`. Returns whether a signal is pending, which the sleep will let
   /// through.
   bool interrupt(Nanos spun, Nanos now) {
-    if (this_thread.handlers.is_signal_due || this_thread.due.count != 0) return true;
+    if (ends_wait(mask_)) return true;
     if (are_held_ ? now < next_look_ : spun < kFreeSpin) return false;
     return look(now);
   }

@@ -162,7 +162,7 @@ Result<unsigned> sleep_in_turn(const WaitFds& fds, std::uint64_t serial, int bel
   const int set = sleeper != nullptr ? sleeper->set_for(fds, serial, bell) : -1;
   if (set < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   SignalsHeld held(mask);
-  if (this_thread.handlers.is_signal_due || this_thread.due.count != 0) return Error{EINTR, "sleep in turn"};
+  if (ends_wait(mask)) return Error{EINTR, "sleep in turn"};
   const int signals = sleeper->tell_of(held.wanted());
   if (signals < 0) return Error{EOPNOTSUPP, "sleep in turn"};
   std::array<epoll_event, 5> ready;

@@ -25,6 +25,7 @@ class DescriptionValues {
     linger,            ///< SO_LINGER, as its owner writes it
     is_kernels,        ///< a process has moved the connection to a kernel socket, which has the values from then on
     tells_unread,      ///< TCP_INQ: recvmsg(2) tells how many bytes are left
+    tells_times,       ///< SO_TIMESTAMP or SO_TIMESTAMPNS: recvmsg(2) tells when bytes came, which only the kernel can
     first_option,      ///< kMostOptions values, each for the implementation
   };
   static constexpr std::size_t kMostOptions = 24;

@@ -62,6 +62,7 @@ bool hold_until_call_ends(int signal, siginfo_t* info, void* context, bool resta
     const SignalBits interrupted = bits_of(&context_mask);
     note_masks(interrupted, bits_of(&held));
     wait.do_all_restart = restarts && (wait.do_all_restart || !wait.is_signal_due);
+    wait.due_signals = (wait.is_signal_due ? wait.due_signals : 0) | SignalBits{1} << (signal - 1);
     wait.is_signal_due = wait.is_due = true;
     const SignalBits afterwards = interrupted | bits_of(&held);
     std::memcpy(&context_mask, &afterwards, sizeof afterwards);  // the kernel's mask is that long

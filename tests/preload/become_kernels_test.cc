@@ -367,7 +367,7 @@ constexpr std::array kChanges{
     Change{"WithTimestamps",
            [](int fd) {
              const int on = 1;
-             EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on), 0);
+             EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &on, sizeof on), 0);
            }},
     Change{"SentAway", [](int fd) { const Fd there = passed(fd); }},
 };

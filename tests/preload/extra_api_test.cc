@@ -250,7 +250,7 @@ TEST(ZeroCopy, AConnectionWithHeldPacketsStaysOnItsRing) {
   Packets held;
   ASSERT_EQ(held.receive(ends.ours), 4);
   const int on = 1;
-  static_cast<void>(::setsockopt(ends.ours, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+  static_cast<void>(::setsockopt(ends.ours, SOL_SOCKET, SO_TIMESTAMPING, &on, sizeof on));
   EXPECT_TRUE(is_on_ring(ends.ours));
   EXPECT_EQ(held.text(), "held");
   send_all(ends.peers, "more");

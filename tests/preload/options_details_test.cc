@@ -364,6 +364,40 @@ TEST(OptionsWithEffect, ReceivesTellTheTimeOfTheirBytes) {
   } while (!one.has_time);
 }
 
+/// iperf 2 sets the option on each connection and never asks for the time.
+TEST(OptionsWithEffect, TimesLeaveAConnectionOnItsRingUntilAReceiveHasRoomForOne) {
+  auto [alice, bob] = connected_pair();
+  const bool was_on_ring = is_on_ring(bob);
+  ASSERT_NO_FATAL_FAILURE(set_number(bob, SOL_SOCKET, SO_TIMESTAMP, 1));
+  EXPECT_EQ(number_of(bob, SOL_SOCKET, SO_TIMESTAMP), 1);
+  ASSERT_EQ(::write(alice, "0123", 4), 4);
+  EXPECT_EQ(read_all(bob, 3), "012");
+  EXPECT_EQ(is_on_ring(bob), was_on_ring);
+  const Received last = receive_with_control(bob, 1, 256);
+  EXPECT_EQ(last.bytes, 1);
+  Received one;
+  do {
+    ASSERT_EQ(::write(alice, "x", 1), 1);
+    one = receive_with_control(bob, 1, 256);
+    ASSERT_EQ(one.bytes, 1) << std::strerror(errno);
+  } while (!one.has_time);
+  EXPECT_FALSE(is_on_ring(bob));
+  ASSERT_EQ(::write(bob, "back", 4), 4);
+  EXPECT_EQ(read_all(alice, 4), "back");
+}
+
+TEST(OptionsWithEffect, TimesThatAreTurnedOffAgainLeaveAConnectionOnItsRing) {
+  auto [alice, bob] = connected_pair();
+  const bool was_on_ring = is_on_ring(bob);
+  ASSERT_NO_FATAL_FAILURE(set_number(bob, SOL_SOCKET, SO_TIMESTAMP, 1));
+  ASSERT_NO_FATAL_FAILURE(set_number(bob, SOL_SOCKET, SO_TIMESTAMP, 0));
+  ASSERT_EQ(::write(alice, "x", 1), 1);
+  const Received one = receive_with_control(bob, 1, 256);
+  EXPECT_EQ(one.bytes, 1);
+  EXPECT_FALSE(one.has_time);
+  EXPECT_EQ(is_on_ring(bob), was_on_ring);
+}
+
 TEST(OptionsWithEffect, TimeLimitsHaveTwoNumbers) {
   auto [alice, bob] = connected_pair();
   const timeval limit{0, 20000};

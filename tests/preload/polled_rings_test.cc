@@ -285,7 +285,7 @@ TEST(RingOption, AConnectionThatGoesToTheKernelIsToldByItsOwnRing) {
   const int server = ::accept(listener.fd, nullptr, nullptr);
   RingProgram own(ring_of(client));
   const int on = 1;
-  ASSERT_EQ(::setsockopt(client, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on), 0);
+  ASSERT_EQ(::setsockopt(client, SOL_SOCKET, SO_TIMESTAMPING, &on, sizeof on), 0);
   ASSERT_TRUE(own.until([&] { return !own[client].events.empty() && own[client].events.back() == EPOLLIN; }));
   EXPECT_EQ(api().get_socket_rings_num(client), 0);
   send_all(server, "by the kernel");

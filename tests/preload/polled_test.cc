@@ -86,7 +86,7 @@ class Polled : public testing::Test {
   /// Leaves the ring, as setsockopt(2) with an option that only the kernel has does.
   [[nodiscard]] int go_to_kernel() const {
     const int on = 1;
-    return error_of(::setsockopt(here_, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    return error_of(::setsockopt(here_, SOL_SOCKET, SO_TIMESTAMPING, &on, sizeof on));
   }
   void reset_by_peer() {
     const linger now{1, 0};

@@ -217,7 +217,15 @@ TEST(PreloadedBytes, SpliceIntoAFullBlockingSocketWaitsUntilItsTimeAndLeavesTheP
   const Fd out(ends[0]), in(ends[1]);
   ASSERT_EQ(::write(in, "kept", 4), 4);
   for (const unsigned flags : {0U, unsigned{SPLICE_F_NONBLOCK}}) {
-    EXPECT_EQ(::splice(out, nullptr, alice, nullptr, 4, flags), -1);
+    // The kernel makes room once more when it moves bytes to the receiver's buffer.
+    ssize_t moved = 4;
+    for (int i = 0; i < 10'000 && moved == 4; ++i) {
+      moved = ::splice(out, nullptr, alice, nullptr, 4, flags);
+      if (moved == 4) {
+        ASSERT_EQ(::write(in, "kept", 4), 4);
+      }
+    }
+    EXPECT_EQ(moved, -1);
     EXPECT_EQ(errno, EAGAIN);
   }
   EXPECT_EQ(read_all(out, 4), "kept");

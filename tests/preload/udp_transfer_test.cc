@@ -112,7 +112,7 @@ TEST(UdpTransfer, SendersThatOverrunAReceiverKeepTheirOrder) {
     place->second = number;
   }
   for (std::thread& one : senders) one.join();
-  EXPECT_EQ(last.size(), std::size_t{kSenders});
+  EXPECT_FALSE(last.empty());  // all datagrams of a sender may find the buffer full
 }
 
 TEST(UdpTransfer, ASenderThatUsesTwoAddressesOfASocketKeepsItsOrder) {
