@@ -324,7 +324,6 @@ TEST(SpawnActions, ServeSeveralProgramsAndAreForgottenWithTheirObject) {
 TEST(System, TheShellDoesNotIgnoreTheSignalsThatItsParentIgnoresMeanwhile) {
   const Call call([](int client) {
     keep_as_given(client);
-    for (const int signal : {SIGINT, SIGQUIT}) std::signal(signal, SIG_DFL);  // jobs in the background ignore them
     expect(exit_status(::system("kill -INT $PPID; kill -QUIT $PPID; echo alive >&9")) == 0, "the parent lives");
     const int status = ::system("kill -INT $$");
     expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT, "a shell that was interrupted");
