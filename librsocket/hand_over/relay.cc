@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +15,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/base/libc_calls.h"
 #include "core/base/log.h"
 #include "core/base/own_duplicate.h"
 #include "core/base/rare_calls.h"
@@ -216,40 +214,23 @@ class Family {
 /// The process whose program may have the kernel sockets of the connections that wait.
 class ProgramsProcess {
  public:
-  explicit ProgramsProcess(Program program) : program_(std::move(program)) {
-    if (!program_.told_by) watch();
-  }
+  explicit ProgramsProcess(Program program) : program_(std::move(program)) {}
   [[nodiscard]] bool may_live() {
-    hear();
-    if (program_.process == 0) return false;
-    if (is_alive(program_.process)) return true;
-    program_.process = 0;
-    end_.reset();
-    return false;
-  }
-  void add_to(std::vector<pollfd>& entries) const {
-    if (program_.told_by) entries.push_back({program_.told_by.get(), POLLIN, 0});
-    if (end_) entries.push_back({end_.get(), POLLIN, 0});
+    look();
+    return program_.process != 0 && is_alive(program_.process);
   }
 
  private:
-  void hear() {
+  void look() {
     if (!program_.told_by) return;
     pid_t told = 0;
     const ssize_t got = ::read(program_.told_by.get(), &told, sizeof told);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     program_.process = got == sizeof told ? told : 0;  // at the end of the pipe: its maker has ended
     program_.told_by.reset();
-    watch();
-  }
-  /// Without a descriptor the relay looks at the process from time to time.
-  void watch() {
-    if (program_.process == 0 || !is_permitted(RareCall::pidfd_open)) return;
-    end_ = UniqueFd(static_cast<int>(libc_calls.syscall(SYS_pidfd_open, program_.process, 0, 0, 0, 0, 0)));
   }
 
   Program program_;
-  UniqueFd end_;  ///< a pidfd, readable at the end of the process
 };
 
 class Pair {
@@ -456,7 +437,6 @@ class Relay {
       may_ask_ = may_ask_ || pair.family.may_ask();
       goes_on = goes_on || !pair.is_done();
     }
-    if (waits_) program_.add_to(entries);
     if (door_) entries.push_back({door_->fd(), POLLIN, 0});
     if (request_.fd() >= 0) entries.push_back({request_.fd(), POLLIN, 0});
     return (goes_on || may_ask_) && !ends_on_request();
