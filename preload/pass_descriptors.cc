@@ -1,16 +1,13 @@
 // Descriptors of endpoints that are sent to other processes or given to posix_spawn(3).
 #include <fcntl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <set>
 
 #include "core/base/log.h"
-#include "core/base/raised_limit.h"
+#include "core/base/own_duplicate.h"
 #include "core/base/user_memory.h"
 #include "preload/checked_transfer.h"
 #include "preload/pass_descriptors.h"
@@ -109,131 +106,60 @@ int send_many_with_control(int fd, mmsghdr* messages, unsigned count, int flags)
 
 namespace {
 
-/// Returns the errno of posix_spawn(3) when a connection that the file actions name cannot be passed on.
-int error_of_spawning(const Error& why) {
-  const int error = error_of_passing(why);
-  return error == EOPNOTSUPP ? EIO : error;
-}
+/// What the program that is spawned gets in place of connections on a ring, for which relays are made.
+struct Replaced {
+  std::vector<transports::HandOver> connections;
+  std::vector<UniqueFd> sockets;
+};
 
-using transports::Inherited;
-
-/// Returns what the program inherits, of the numbers for which `is_kept` returns true.
-std::vector<Inherited> inherited_connections(const std::function<bool(int fd)>& is_kept) {
-  std::vector<Inherited> inherited = hand_overs().inherited_by_spawned();
-  if (inherited.empty()) return inherited;
-  // dup2(2) refuses numbers above the limit.
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = RLIM_INFINITY;
-  std::erase_if(inherited, [&](const Inherited& one) {
-    return static_cast<rlim_t>(one.fd) >= limit.rlim_cur || !is_kept(one.fd);
-  });
-  return inherited;
-}
-
-/// Makes kernel sockets for the connections that the file actions duplicate, under all their numbers. One that another
-/// process uses becomes the kernel's in this process, too, and needs no replacement then. Errors: those of hand_over()
-/// and hand_over_for_good().
-Status replace_duplicated(ForProgram& out, const std::vector<int>& numbers,
-                          const std::function<bool(int fd)>& is_kept) {
+/// Makes kernel sockets for the connections under these numbers. One that another process uses becomes the kernel's in
+/// this process, too, and needs no replacement then. Errors: those of hand_over() and hand_over_for_good().
+Result<Replaced> replace_for_program(const std::vector<int>& numbers) {
   for (bool is_last_try = false;; is_last_try = true) {
-    std::vector<transports::HandOver> wanted;
+    Replaced replaced;
     std::vector<runtime::Ref> endpoints;
-    out.numbers.clear();
-    const auto add = [&](int fd, bool is_inherited) {
-      wanted.push_back({fd, true});
-      out.numbers.push_back({fd, is_inherited});
-    };
     for (const int fd : numbers) {
       runtime::Ref connection = prepare_to_pass(fd);
       if (!connection) continue;
-      add(fd, false);
+      replaced.connections.push_back({fd, true});
       endpoints.push_back(std::move(connection));
     }
-    if (wanted.empty()) return ok();
-    for (const Inherited& one : inherited_connections(is_kept)) {
-      const auto named = std::find_if(out.numbers.begin(), out.numbers.end(),
-                                      [&](const ForProgram::Number& number) { return number.fd == one.fd; });
-      if (named != out.numbers.end()) {
-        named->is_inherited = true;
-      } else if (std::any_of(endpoints.begin(), endpoints.end(),
-                             [&](const runtime::Ref& named) { return named.get() == one.endpoint.get(); })) {
-        add(one.fd, true);
-      }
-    }
-    auto sockets = hand_overs().hand_over(wanted);
+    if (replaced.connections.empty()) return replaced;
+    auto sockets = hand_overs().hand_over(replaced.connections);
     if (sockets) {
-      out.sockets = *std::move(sockets);
-      return ok();
+      replaced.sockets = *std::move(sockets);
+      return replaced;
     }
     if (is_last_try || error_of_passing(sockets.error()) != EOPNOTSUPP) return sockets.error();
     if (Status done = make_kernels(std::move(endpoints)); !done) return done.error();
   }
 }
 
-/// Returns whether there are so many connections that they look like leaks.
-bool are_leaks(const std::vector<Inherited>& connections) {
-  std::set<const runtime::Endpoint*> different;
-  for (const Inherited& one : connections) different.insert(one.endpoint.get());
-  return different.size() > transports::kMostLeaks;
-}
-
-/// Makes kernel sockets for connections that the program merely inherits. Their relay waits until the program uses
-/// them. Errors: those of pipe(2) and hand_over(); ENOTCONN: another thread has closed one.
-Status replace_inherited(ForProgram& out, std::vector<Inherited> inherited) {
-  std::erase_if(inherited, [&](const Inherited& one) {
-    return std::any_of(out.numbers.begin(), out.numbers.end(),
-                       [&](const ForProgram::Number& number) { return number.fd == one.fd; });
-  });
-  if (inherited.empty()) return ok();
-  if (are_leaks(inherited)) {
-    log_info("posix_spawn: %d connections are closed for the new program", static_cast<int>(inherited.size()));
-    return ok();
-  }
-  if (Status made = out.process.prepare(); !made) return made;
-  std::vector<transports::HandOver> wanted;
-  wanted.reserve(inherited.size());
-  for (const Inherited& one : inherited) wanted.push_back({one.fd, false});
-  auto sockets = hand_overs().hand_over(wanted, out.process.relays_end());
-  if (!sockets) return sockets.error();
-  for (std::size_t i = 0; i < inherited.size(); ++i) {
-    out.numbers.push_back({inherited[i].fd, true});
-    out.sockets.push_back(std::move((*sockets)[i]));
-  }
-  return ok();
-}
-
 }  // namespace
 
-Status SpawnedProcess::prepare() {
-  const RaisedLimit beyond_full_table;
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Error::last("hand-over: pipe");
-  relays_ = out_of_the_way(UniqueFd(ends[0]));
-  ours_ = out_of_the_way(UniqueFd(ends[1]));
-  return ok();
-}
-
-void SpawnedProcess::is(pid_t process) {
-  // The relay may have ended. This process has the other end, too, so there is no SIGPIPE.
-  if (ours_) [[maybe_unused]]
-    const ssize_t told = ::write(ours_.get(), &process, sizeof process);
-  ours_.reset();
-}
-
-Result<ForProgram> replace_for_program(const std::vector<int>& numbers, const std::function<bool(int fd)>& is_kept) {
-  ForProgram out;
-  if (Status done = replace_duplicated(out, numbers, is_kept); !done) {
-    log_warn("posix_spawn: a descriptor cannot be passed on: %s", done.error().where);
-    return Error{error_of_spawning(done.error()), done.error().where};
+int spawn_with(const std::vector<int>& numbers, const std::function<int()>& spawn) {
+  const LibraryCall no_handlers;
+  const auto carry_out = [&] {
+    const OutsideLibrary child_inherits_mask;
+    return spawn();
+  };
+  const auto replaced = replace_for_program(numbers);
+  if (!replaced) {
+    log_warn("posix_spawn: a descriptor cannot be passed on: %s", replaced.error().where);
+    const int error = error_of_passing(replaced.error());
+    return error == EOPNOTSUPP ? EIO : error;
   }
-  constexpr int kTries = 3;
-  for (int tries = 1;; ++tries) {
-    const Status done = replace_inherited(out, inherited_connections(is_kept));
-    if (done) return out;
-    if (done.error().code == ENOTCONN && tries < kTries) continue;
-    log_warn("posix_spawn: connections are closed for the new program: %s", done.error().where);
-    return out;
+  std::vector<UniqueFd> originals;
+  for (std::size_t i = 0; i < replaced->sockets.size(); ++i) {
+    const int fd = replaced->connections[i].fd;
+    originals.push_back(own_duplicate(fd));
+    if (originals.back()) real.dup3(replaced->sockets[i].get(), fd, O_CLOEXEC);
   }
+  const int answer = carry_out();
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    if (originals[i]) real.dup3(originals[i].get(), replaced->connections[i].fd, O_CLOEXEC);
+  }
+  return answer;
 }
 
 }  // namespace ringsock::preload

@@ -1,13 +1,19 @@
 // Processes: what happens to endpoints when a process is made, executes a program, or ends.
+#include <spawn.h>
 #include <unistd.h>
 
 #include <cstdarg>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <vector>
 
+#include "core/base/at_fork.h"
+#include "core/base/mutex.h"
 #include "core/runtime/fork_registry.h"
 #include "core/statistics/statistics.h"
 #include "preload/clone_calls.h"
+#include "preload/pass_descriptors.h"
 #include "preload/process_ends.h"
 #include "preload/route.h"
 
@@ -68,6 +74,43 @@ class ArgumentList {
  private:
   std::vector<char*> arguments_;
 };
+
+/// The descriptors of endpoints that the file actions of posix_spawn(3) duplicate. libc does not show what is in them.
+class SpawnActions {
+ public:
+  static constexpr ProcessPart kPart = ProcessPart::spawn_actions;
+  void add(const posix_spawn_file_actions_t* actions, int fd) {
+    const LibraryCall no_handlers;
+    const std::lock_guard guard(lock_);
+    numbers_[actions].push_back(fd);
+  }
+  void forget(const posix_spawn_file_actions_t* actions) {
+    const LibraryCall no_handlers;
+    const std::lock_guard guard(lock_);
+    numbers_.erase(actions);
+  }
+  std::vector<int> find(const posix_spawn_file_actions_t* actions) {
+    const LibraryCall no_handlers;
+    const std::lock_guard guard(lock_);
+    const auto found = numbers_.find(actions);
+    return found == numbers_.end() ? std::vector<int>{} : found->second;
+  }
+
+  void stay_whole_in_forks() { hold_across_fork(lock_); }
+
+ private:
+  Mutex lock_;
+  std::map<const posix_spawn_file_actions_t*, std::vector<int>> numbers_;
+};
+
+SpawnActions& spawn_actions() { return process_state<SpawnActions>(); }
+[[gnu::constructor]] void start() { spawn_actions().stay_whole_in_forks(); }
+
+int spawn(const posix_spawn_file_actions_t* actions, auto libcs) {
+  if (actions == nullptr || runtime::fork_registry().is_empty()) return libcs();
+  const std::vector<int> numbers = spawn_actions().find(actions);
+  return numbers.empty() ? libcs() : spawn_with(numbers, libcs);
+}
 
 }  // namespace
 }  // namespace ringsock::preload
@@ -176,4 +219,23 @@ RS_INTERCEPT int execle(const char* path, const char* first, ...) noexcept {
   char* const* const environment = va_arg(rest, char* const*);
   va_end(rest);
   return ::execve(path, arguments.get(), environment);
+}
+
+RS_INTERCEPT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int to) noexcept {
+  const int answer = real.posix_spawn_file_actions_adddup2(actions, fd, to);
+  if (answer == 0 && fd_table().holds(fd)) [[unlikely]]
+    spawn_actions().add(actions, fd);
+  return answer;
+}
+RS_INTERCEPT int posix_spawn_file_actions_destroy(posix_spawn_file_actions_t* actions) noexcept {
+  if (!runtime::fork_registry().is_empty()) spawn_actions().forget(actions);
+  return real.posix_spawn_file_actions_destroy(actions);
+}
+RS_INTERCEPT int posix_spawn(pid_t* process, const char* path, const posix_spawn_file_actions_t* actions,
+                             const posix_spawnattr_t* attributes, char* const arguments[], char* const environment[]) {
+  return spawn(actions, [=] { return real.posix_spawn(process, path, actions, attributes, arguments, environment); });
+}
+RS_INTERCEPT int posix_spawnp(pid_t* process, const char* file, const posix_spawn_file_actions_t* actions,
+                              const posix_spawnattr_t* attributes, char* const arguments[], char* const environment[]) {
+  return spawn(actions, [=] { return real.posix_spawnp(process, file, actions, attributes, arguments, environment); });
 }

@@ -84,10 +84,8 @@ enum class ProcessPart : std::uint8_t {
   known_epoll_sets,     ///< preload, load, lock. Several preload libraries share it, like the next two
   stdio_streams,        ///< preload, load, lock
   spawn_actions,        ///< preload, load, lock
-  shell_interrupts,     ///< preload, load, lock. A child of system(3)'s caller goes on ignoring them, as under libc
-  piped_shells,         ///< preload, load, lock
 };
-inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::piped_shells) + 1;
+inline constexpr std::size_t kProcessParts = static_cast<std::size_t>(ProcessPart::spawn_actions) + 1;
 
 /// A page that the kernel clears in every child that has a copy of the memory (MADV_WIPEONFORK). Children that share
 /// the memory (vfork(2), posix_spawn(3)) share the page, too, and change nothing.

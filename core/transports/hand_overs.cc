@@ -33,7 +33,7 @@ bool follow_user(runtime::Endpoint& endpoint) noexcept {
 
 }  // namespace
 
-Result<std::vector<UniqueFd>> HandOvers::hand_over(std::span<const HandOver>, int) const {
+Result<std::vector<UniqueFd>> HandOvers::hand_over(std::span<const HandOver>) const {
   return Error{ENOTCONN, "hand-over"};
 }
 

@@ -1,7 +1,6 @@
 // How connections on a way become kernel sockets.
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -16,14 +15,6 @@ struct HandOver {
   int fd;        ///< one descriptor of the connection
   bool at_once;  ///< whether the other program may use it while this process, or another one, has it open
 };
-
-/// A number under which a program that this process spawns inherits a connection.
-struct Inherited {
-  int fd;
-  runtime::Ref endpoint;
-};
-/// More inherited connections than these, which other processes have, too, are taken for leaks: each needs a relay.
-inline constexpr std::size_t kMostLeaks = 8;
 
 /// Carries out what the kernel does for descriptors and a way cannot: give them to programs and processes that do not
 /// know the way, or to requests that the kernel serves unseen. The library that brings a way brings its hand-overs
@@ -47,12 +38,7 @@ class HandOvers {
   /// bytes. The connections stay open in this process; closing them lets that process begin with those that are not
   /// `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them. An error has no
   /// effect.
-  /// @param program  a pipe, non-blocking, that is told the number of the process (a pid_t) that has those that are
-  ///                 not `at_once`, or 0 if there is none; -1: this process executes a program
-  virtual Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections, int program = -1) const;
-  /// Returns the connections on a way that a program inherits which this process spawns. Connects that are under way
-  /// end before, as before fork(2).
-  virtual std::vector<Inherited> inherited_by_spawned() const { return {}; }
+  virtual Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) const;
   /// Moves these connections to the kernel, under the same numbers and in the same epoll sets. A connection that
   /// another process has used since a fork becomes what it is there. Returns the kernel sockets of those that were
   /// handed over, in their order. Errors: those of hand_over() and of follow().

@@ -71,10 +71,10 @@ bool can_be_had(const Kept& kept) {
   return !inheritance.is_used_elsewhere() || inheritance.can_follow();
 }
 
-/// Closes connections that look like leaks when there are more than kMostLeaks of them, because each would need a
-/// relay. A connection that no other process has any more is the program's.
+/// Closes connections that look like leaks when there are more than kMost of them, because each would need a relay. A
+/// connection that no other process has any more is the program's.
 void drop_leaks(std::vector<Kept>& kept) {
-  constexpr auto kMost = static_cast<std::ptrdiff_t>(transports::kMostLeaks);
+  constexpr std::ptrdiff_t kMost = 8;
   const auto is_shared = [](const Kept& one) {
     return !is_meant_for_the_program(one) && stream_of(*one.endpoint).inheritance().is_shared();
   };
@@ -242,23 +242,6 @@ Status prepare_exec() {
   hand_over_waiting_clients();
   restore_kernel_flags();
   return ok();
-}
-
-std::vector<transports::Inherited> inherited_by_spawned() {
-  const std::vector<Ref> connecting = chosen_sockets(
-      [](int fd, ChosenSocket& dual) { return dual.is_connecting_by_way() && !closes_on_exec(stream_of(dual), fd); });
-  const Nanos end = monotonic_now() + kAnswerPatience;
-  for (const Ref& one : connecting) settle_connect(*one->as_chosen_socket(), end);
-  std::vector<transports::Inherited> inherited;
-  fd_table().for_each([&](int fd, Endpoint& endpoint) {
-    auto* const socket = ring_connection(endpoint);
-    if (socket != nullptr && !closes_on_exec(*socket, fd)) inherited.push_back({fd, Ref::share(endpoint)});
-  });
-  std::erase_if(inherited, [](const transports::Inherited& one) {
-    const Inheritance& inheritance = stream_of(*one.endpoint).inheritance();
-    return inheritance.is_used_elsewhere() && !inheritance.can_follow();
-  });
-  return inherited;
 }
 
 }  // namespace ringsock::rs

@@ -1,11 +1,8 @@
 // What the next program gets of this process's sockets (execve(2)).
 #pragma once
 
-#include <vector>
-
 #include "core/base/result.h"
 #include "core/transports/chosen_socket.h"
-#include "core/transports/hand_overs.h"
 
 namespace ringsock::rs {
 
@@ -17,8 +14,5 @@ void listener_is_prepared(transports::ChosenSocket& socket, int fd);
 /// flags become those that the application set. Errors: EMFILE, ENFILE, ENOMEM for a connection that is meant for the
 /// program.
 Status prepare_exec();
-/// Returns the connections on rings that a program inherits which this process spawns. Connects that are under way end
-/// before.
-std::vector<transports::Inherited> inherited_by_spawned();
 
 }  // namespace ringsock::rs

@@ -76,7 +76,7 @@ StreamSocket* ring_connection(Endpoint& endpoint) {
   return socket->last_peer() ? socket : nullptr;
 }
 
-Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections, int program) {
+Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) {
   std::vector<UniqueFd> theirs;
   std::vector<UniqueFd> relays;
   std::vector<RelayedConnection> relayed;
@@ -95,7 +95,8 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections, i
     auto pair = make_pair(*socket);
     if (!pair) return pair.error();
     const bool nobody_asks = socket->has_signal_owner.load() && !socket->inheritance().is_shared();
-    relayed.push_back({socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get(), nobody_asks});
+    relayed.push_back(
+        {socket->descriptor(), pair->relays.get(), connection.at_once, pair->theirs.get(), ::getpid(), nobody_asks});
     theirs.push_back(std::move(pair->theirs));
     relays.push_back(std::move(pair->relays));
     rings.push_back(std::move(endpoint));
@@ -107,7 +108,7 @@ Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections, i
     dress(*find_stream(*rings[i]), relayed[i].theirs);
     if (relayed[i].at_once) shut_as_before(*find_stream(*rings[i]), relayed[i].theirs);
   }
-  if (Status started = start_relay(relayed, program); !started) return started.error();
+  if (Status started = start_relay(relayed); !started) return started.error();
   handed_on.are_the_relays();
   for (std::size_t i = 0; i < relayed.size(); ++i)
     runtime::process_statistics.count_kernel_connected(runtime::KernelReason::handed_over);

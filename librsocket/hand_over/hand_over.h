@@ -28,8 +28,7 @@ StreamSocket* ring_connection(runtime::Endpoint& endpoint);
 /// keeps the rings and moves the bytes. The connections stay open in this process; closing them lets the relay begin
 /// with those that are not `at_once`. Errors: those of socket(2) and fork(2); EBUSY: another process uses one of them.
 /// An error has no effect.
-/// @param program  tells which process gets those that are not `at_once` (HandOvers::hand_over()); -1: this process
-Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections, int program = -1);
+Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections);
 
 /// Moves these connections to the kernel, under the same numbers and in the same epoll sets. A connection that another
 /// process has used since a fork becomes what it is there (door.h). Returns the kernel sockets of those that were

@@ -211,34 +211,13 @@ class Family {
   Nanos last_seen_ = monotonic_now();
 };
 
-/// The process whose program may have the kernel sockets of the connections that wait.
-class ProgramsProcess {
- public:
-  explicit ProgramsProcess(Program program) : program_(std::move(program)) {}
-  [[nodiscard]] bool may_live() {
-    look();
-    return program_.process != 0 && is_alive(program_.process);
-  }
-
- private:
-  void look() {
-    if (!program_.told_by) return;
-    pid_t told = 0;
-    const ssize_t got = ::read(program_.told_by.get(), &told, sizeof told);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    program_.process = got == sizeof told ? told : 0;  // at the end of the pipe: its maker has ended
-    program_.told_by.reset();
-  }
-
-  Program program_;
-};
-
 class Pair {
  public:
   explicit Pair(const RelayedConnection& connection)
       : ring_(connection.ring, true),
         kernel_(connection.kernel, false),
         started_(connection.at_once),
+        maker_(connection.maker),
         family(connection) {}
   [[nodiscard]] bool is_done() const { return done_; }
   [[nodiscard]] bool is_waiting() const { return !started_ && !done_; }
@@ -247,13 +226,13 @@ class Pair {
 
   /// Starts when no other process has the connection, or when the program has written or closed its socket. Until then
   /// the ring is not touched.
-  void start_if_alone(ProgramsProcess& program) {
+  void start_if_alone() {
     if (!is_waiting()) return;
     Lookup ring = fd_table().find(ring_.fd());
     auto* const socket = ring_of(ring);
     started_ = socket == nullptr || is_alone_now(socket->inheritance());
     if (started_) return family.nobody_asks();
-    const bool has_ended = !program.may_live();
+    const bool has_ended = !is_alive(maker_);
     if (has_written() || is_wanted_by_program(*socket)) return begin();
     if (has_ended) family.nobody_asks();
     pollfd entry{kernel_.fd(), POLLRDHUP, 0};
@@ -344,6 +323,7 @@ class Pair {
   Direction from_ring_;
   Direction to_ring_;
   bool started_;
+  pid_t maker_;  ///< while this process lives, its program may have the kernel socket
   bool done_ = false;
   std::optional<Nanos> unread_since_;
 
@@ -391,8 +371,8 @@ class EndOnRequest {
 
 class Relay {
  public:
-  Relay(const std::vector<RelayedConnection>& connections, Program program)
-      : pairs_(connections.begin(), connections.end()), program_(std::move(program)), started_at_(monotonic_now()) {
+  explicit Relay(const std::vector<RelayedConnection>& connections)
+      : pairs_(connections.begin(), connections.end()), started_at_(monotonic_now()) {
     for (const Pair& pair : pairs_) let_in(pair);
   }
 
@@ -427,7 +407,7 @@ class Relay {
     if (door_) answer();
     for (Pair& pair : pairs_) {
       const bool waited = pair.is_waiting();
-      pair.start_if_alone(program_);
+      pair.start_if_alone();
       if (waited) let_in(pair);
       pair.move();
       pair.add_to(entries);
@@ -467,7 +447,6 @@ class Relay {
   }
 
   std::vector<Pair> pairs_;
-  ProgramsProcess program_;
   std::optional<Door> door_;
   EndOnRequest request_;
   const Nanos started_at_;
@@ -478,8 +457,8 @@ class Relay {
 
 }  // namespace
 
-void relay(const std::vector<RelayedConnection>& connections, Program program, UniqueFd begun) {
-  Relay(connections, std::move(program)).run(std::move(begun));
+void relay(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
+  Relay(connections).run(std::move(begun));
 }
 
 }  // namespace ringsock::rs

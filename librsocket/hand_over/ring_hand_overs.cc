@@ -21,10 +21,9 @@ class RingHandOvers final : public transports::HandOvers {
     return family != nullptr && family->others_live(true);
   }
   bool is_under_connection(int fd) const noexcept override { return is_under_ring(fd); }
-  Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections, int program) const override {
-    return rs::hand_over(connections, program);
+  Result<std::vector<UniqueFd>> hand_over(std::span<const HandOver> connections) const override {
+    return rs::hand_over(connections);
   }
-  std::vector<transports::Inherited> inherited_by_spawned() const override { return rs::inherited_by_spawned(); }
   Result<std::vector<UniqueFd>> hand_over_for_good(std::span<const runtime::Ref> connections) const override {
     return rs::hand_over_for_good(connections);
   }

@@ -59,14 +59,7 @@ void close_all_but(std::vector<int> kept) {
   close_numbers(first, ~0U);
 }
 
-/// What a relay begins with. A process that becomes one has one thread.
-struct RelayArguments {
-  const std::vector<RelayedConnection>& connections;
-  Program program;
-  UniqueFd begun;
-};
-
-[[noreturn]] void run_relay(RelayArguments& arguments) {
+[[noreturn]] void run_relay(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
   // Signals that the application sends to its processes or terminal do not concern the relay.
   sigset_t all;
   sigfillset(&all);
@@ -74,9 +67,8 @@ struct RelayArguments {
   set_log_level(LogLevel::none);  // descriptor 2 may not be standard error any more
   [[maybe_unused]] const int moved = ::chdir("/");
   std::vector<const Endpoint*> ours;
-  std::vector<int> kept{runtime::thread_bell(), own_door_number(), arguments.program.told_by.get(),
-                        arguments.begun.get()};
-  for (const auto& connection : arguments.connections) {
+  std::vector<int> kept{runtime::thread_bell(), own_door_number(), begun.get()};
+  for (const auto& connection : connections) {
     if (const Lookup ring = fd_table().find(connection.ring)) ours.push_back(&*ring);
     kept.push_back(connection.ring);
     kept.push_back(connection.kernel);
@@ -88,7 +80,7 @@ struct RelayArguments {
     if (std::find(ours.begin(), ours.end(), &endpoint) == ours.end()) endpoint.process_ends();
   });
   close_all_but(std::move(kept));
-  relay(arguments.connections, std::move(arguments.program), std::move(arguments.begun));
+  relay(connections, std::move(begun));
   leave_families();
   exit_at_once(0);
 }
@@ -115,21 +107,29 @@ void* make_stack(std::size_t bytes) {
   return static_cast<std::byte*>(memory) + guard;
 }
 
+/// What run_relay() gets. A process that becomes a relay has one thread.
+struct RelayArguments {
+  const std::vector<RelayedConnection>& connections;
+  UniqueFd begun;
+};
+
 /// The start of that stack. makecontext(3) passes int arguments only: the address is in two halves.
 void enter_relay(unsigned high, unsigned low) {
-  run_relay(*reinterpret_cast<RelayArguments*>(std::uintptr_t{high} << 32 | low));
+  auto& arguments = *reinterpret_cast<RelayArguments*>(std::uintptr_t{high} << 32 | low);
+  run_relay(arguments.connections, std::move(arguments.begun));
 }
 
 /// Calls run_relay() on a stack of its own: the process has a copy of the stack of the application's thread that hands
 /// the connections over, and that stack may have no more than PTHREAD_STACK_MIN bytes.
-[[noreturn]] void run_relay_on_own_stack(RelayArguments arguments) {
+[[noreturn]] void run_relay_on_own_stack(const std::vector<RelayedConnection>& connections, UniqueFd begun) {
   constexpr std::size_t kStackBytes = std::size_t{512} * 1024;
   void* const stack = kMayChangeStacks ? make_stack(kStackBytes) : nullptr;
   ucontext_t context;
-  if (stack == nullptr || ::getcontext(&context) != 0) run_relay(arguments);
+  if (stack == nullptr || ::getcontext(&context) != 0) run_relay(connections, std::move(begun));
   context.uc_stack.ss_sp = stack;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
+  RelayArguments arguments{connections, std::move(begun)};
   const auto address = reinterpret_cast<std::uintptr_t>(&arguments);
   ::makecontext(&context, reinterpret_cast<void (*)()>(&enter_relay), 2, static_cast<unsigned>(address >> 32),
                 static_cast<unsigned>(address));
@@ -195,8 +195,7 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
 
 /// Runs in the child between the application and the relay: makes the relay, tells on `begun` what came of it, and
 /// ends.
-[[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections,
-                              Program program) {
+[[noreturn]] void run_between(PipeSignal& start, PipeSignal& begun, const std::vector<RelayedConnection>& connections) {
   // The relay inherits the name, by which wait(2) of the next subreaper knows it from the start.
   ::prctl(PR_SET_NAME, kRelayName);
   start.give.reset();
@@ -205,7 +204,7 @@ bool has_all(const std::vector<RelayedConnection>& connections) {
   const pid_t process = is_complete ? ::fork() : -1;
   if (process == 0) {
     wait_for_signal(start);
-    run_relay_on_own_stack({connections, std::move(program), std::move(begun.give)});
+    run_relay_on_own_stack(connections, std::move(begun.give));
   }
   leave_families();
   if (!is_complete) {
@@ -228,7 +227,7 @@ void drop_child_signal(const sigset_t& pending_before) {
 
 }  // namespace
 
-Status start_relay(const std::vector<RelayedConnection>& connections, int program) {
+Status start_relay(const std::vector<RelayedConnection>& connections) {
   const SignalsBlocked blocked;  // for the SIGCHLD of the child in between
   sigset_t pending_before;
   ::sigpending(&pending_before);
@@ -237,9 +236,8 @@ Status start_relay(const std::vector<RelayedConnection>& connections, int progra
   auto begun = pipe_signal();
   if (!begun) return begun.error();
   this_thread.makes_helper = true;
-  const pid_t maker = ::getpid();
   const pid_t between = ::fork();
-  if (between == 0) run_between(*start, *begun, connections, {maker, UniqueFd(program)});
+  if (between == 0) run_between(*start, *begun, connections);
   this_thread.makes_helper = false;
   if (between < 0) return Error::last("hand-over: fork");
   // It ends only now, so that no thread that waits for any child takes it for one of the application's.

@@ -48,7 +48,7 @@ void WaitingClients::take_from(StreamSocket& listener) {
       static_cast<void>(runtime::close_descriptor(*ring, runtime::WaitingCalls::end));
       continue;
     }
-    relayed_.push_back({*ring, connected->get(), true, -1});
+    relayed_.push_back({*ring, connected->get(), true, -1, ::getpid()});
     relays_.push_back(*std::move(connected));
   }
 }

@@ -93,8 +93,13 @@ LEFT_TO_LIBC = (
         "of descriptors that are no sockets",
         "eventfd_read eventfd_write inotify_add_watch inotify_rm_watch timerfd_gettime timerfd_settime",
     ),
+    (
+        "carried out by the kernel in the child, whose descriptors of ours are closed by exec anyway",
+        "posix_spawn_file_actions_addclose posix_spawn_file_actions_addopen posix_spawn_file_actions_addfchdir_np",
+    ),
     ("handlers of pthread_atfork(3) do the work", "fork forkpty daemon __fork"),
     ("promises no handlers; its child may call exec only", "_Fork"),
+    ("the shell gets no descriptor that is close-on-exec, as all of ours are for the kernel", "system popen"),
     ("libc's own, and it opens a file in the place of what was there", "freopen freopen64"),
     ("internal to stdio", "__overflow"),
 )
