@@ -351,17 +351,21 @@ TEST(OptionsWithEffect, TheNumberOfBytesThatAreLeftIsCutOffWithoutRoom) {
   }
 }
 
+/// The kernel begins to take times a moment after it was asked to.
+void expect_a_time(int from, int to) {
+  Received one;
+  do {
+    ASSERT_EQ(::write(from, "x", 1), 1);
+    one = receive_with_control(to, 1, 256);
+    ASSERT_EQ(one.bytes, 1) << std::strerror(errno);
+  } while (!one.has_time);
+}
+
 TEST(OptionsWithEffect, ReceivesTellTheTimeOfTheirBytes) {
   auto [alice, bob] = connected_pair();
   ASSERT_NO_FATAL_FAILURE(set_number(bob, SOL_SOCKET, SO_TIMESTAMP, 1));
   EXPECT_EQ(number_of(bob, SOL_SOCKET, SO_TIMESTAMP), 1);
-  // The kernel begins to take times a moment after it was asked to.
-  Received one;
-  do {
-    ASSERT_EQ(::write(alice, "x", 1), 1);
-    one = receive_with_control(bob, 1, 256);
-    ASSERT_EQ(one.bytes, 1) << std::strerror(errno);
-  } while (!one.has_time);
+  ASSERT_NO_FATAL_FAILURE(expect_a_time(alice, bob));
 }
 
 /// iperf 2 sets the option on each connection and never asks for the time.
@@ -375,12 +379,7 @@ TEST(OptionsWithEffect, TimesLeaveAConnectionOnItsRingUntilAReceiveHasRoomForOne
   EXPECT_EQ(is_on_ring(bob), was_on_ring);
   const Received last = receive_with_control(bob, 1, 256);
   EXPECT_EQ(last.bytes, 1);
-  Received one;
-  do {
-    ASSERT_EQ(::write(alice, "x", 1), 1);
-    one = receive_with_control(bob, 1, 256);
-    ASSERT_EQ(one.bytes, 1) << std::strerror(errno);
-  } while (!one.has_time);
+  ASSERT_NO_FATAL_FAILURE(expect_a_time(alice, bob));
   EXPECT_FALSE(is_on_ring(bob));
   ASSERT_EQ(::write(bob, "back", 4), 4);
   EXPECT_EQ(read_all(alice, 4), "back");
